@@ -1,0 +1,93 @@
+"""Settings, frozen and validated once, at the door; every message names the field and the value."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from odb_stream.errors import ConfigError
+
+Layout = Literal["padded", "packed"]
+Closure = Literal["join", "quota"]
+Oversize = Literal["error", "drop", "solo"]
+
+MEBIBYTE = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class World:
+    """This rank's place among the data-parallel ranks.
+
+    ``group`` is the process group to align over; None takes the default group.
+    """
+
+    rank: int = 0
+    size: int = 1
+    group: Any = None
+
+    def __post_init__(self) -> None:
+        require_int("World.size", self.size, minimum=1)
+        require_int("World.rank", self.rank, minimum=0)
+        if self.rank >= self.size:
+            raise ConfigError(f"World.rank is {self.rank}, but World.size is {self.size}: ranks run from 0 to size - 1")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The hard bound on one rank's step: padded (or packed) ``tokens``, and optionally vision ``patches`` and
+    ``samples``."""
+
+    tokens: int
+    patches: int | None = None
+    samples: int | None = None
+
+    def __post_init__(self) -> None:
+        require_int("Budget.tokens", self.tokens, minimum=1)
+        if self.patches is not None:
+            require_int("Budget.patches", self.patches, minimum=1)
+        if self.samples is not None:
+            require_int("Budget.samples", self.samples, minimum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All settings of a Loader, as the user gave them; see :class:`odb_stream.Loader` for their meaning."""
+
+    budget: Budget
+    layout: Layout = "padded"
+    window: int = 1024
+    lookahead: int = 128
+    workers: int = 0
+    seed: int = 0
+    oversize: Oversize = "error"
+    max_bytes: int = 512 * MEBIBYTE
+    pad_token_id: int = 0
+    pad_to_multiple_of: int = 1
+    pin_memory: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.budget, Budget):
+            raise ConfigError(f"budget must be a Budget, not {self.budget!r}: write budget=odb.Budget(tokens=16_384)")
+        require_choice("layout", self.layout, get_args(Layout))
+        require_choice("oversize", self.oversize, get_args(Oversize))
+        for name in ("window", "lookahead", "max_bytes", "pad_to_multiple_of"):
+            require_int(name, getattr(self, name), minimum=1)
+        for name in ("workers", "seed", "pad_token_id"):
+            require_int(name, getattr(self, name), minimum=0)
+        if self.pad_to_multiple_of > self.budget.tokens:
+            raise ConfigError(
+                f"pad_to_multiple_of is {self.pad_to_multiple_of}, larger than Budget.tokens ({self.budget.tokens}): "
+                "no batch could fit"
+            )
+
+
+def require_int(name: str, value: object, *, minimum: int) -> None:
+    """Raise a ConfigError that names the field unless ``value`` is an integer (no bool) of at least ``minimum``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name} must be an integer, not {value!r}")
+    if value < minimum:
+        raise ConfigError(f"{name} is {value}, but must be at least {minimum}")
+
+
+def require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise a ConfigError that names the field and the choices unless ``value`` is one of them."""
+    if value not in choices:
+        raise ConfigError(f"{name} is {value!r}, but must be one of: {', '.join(choices)}")

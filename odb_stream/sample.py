@@ -1,0 +1,170 @@
+"""What flows: a Record as read, a Sample inside the stages, a PreparedSample after them; and the StepInfo of a step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+IGNORED_LABEL = -100
+"""Label of a position without loss: the ``ignore_index`` of ``torch.nn.functional.cross_entropy``."""
+
+IntArray = npt.NDArray[np.int32]
+
+
+class SampleRef(NamedTuple):
+    """Where a sample comes from; with the epoch it is the sample's identity.
+
+    ``source`` is the position of the source in a mix (0 when there is one), ``shard`` the number of the shard in the
+    sorted shard list (for a map-style dataset: the owner rank), ``index`` the sample's number in the shard or dataset,
+    ``offset`` the byte at which its first tar header starts (-1 for a dataset).
+    """
+
+    source: int
+    shard: int
+    index: int
+    offset: int
+
+
+class Position(NamedTuple):
+    """Where a rank's reading stands just after a record, as four integers, so that reading can go on from there.
+
+    ``segment`` counts the segments (shards or parts of shards) of this rank's plan. ``index`` and ``offset`` give the
+    sample number and the byte at which the current shuffle block starts, ``place`` how many samples of that block
+    were read. The start of an epoch is ``START``.
+    """
+
+    segment: int
+    index: int
+    offset: int
+    place: int
+
+
+START = Position(0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One undecoded sample as the source read it.
+
+    ``members`` maps an extension ("json", "0.jpg") to the bytes of that member; it is empty for a map-style dataset,
+    whose items are fetched in the workers. ``shard`` is the shard's address, fit for logs. ``position`` is the
+    reading position just after this record.
+    """
+
+    ref: SampleRef
+    key: str
+    shard: str
+    members: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    position: Position = START
+
+    @property
+    def where(self) -> str:
+        """The place in words, for messages."""
+        return describe_place(self.shard, self.key, self.ref)
+
+
+def describe_place(shard: str, key: str, ref: SampleRef) -> str:
+    """Say where a sample lies: shard, key, number and, in a tar file, byte offset."""
+    at_byte = f", byte offset {ref.offset}" if ref.offset >= 0 else ""
+    return f"{shard}, key {key!r} (sample {ref.index}{at_byte})"
+
+
+class Sample(dict[str, Any]):
+    """A sample on its way through the stages: a dict of named fields that knows where it comes from.
+
+    Fields that the shipped stages read and write: ``messages`` and ``tools`` (from ``KEY.json``), ``text`` (from
+    ``KEY.txt`` or ChatTemplate), ``input_ids`` and ``labels`` (from Tokenize). A stage may add others. Random draws
+    come from :func:`odb_stream.seeds.generator`, which needs the attributes below and nothing else.
+
+    Attributes: ``ref``, ``key`` and ``shard`` say where the sample lies; ``seed`` and ``epoch`` are the run's.
+    """
+
+    __slots__ = ("epoch", "key", "ref", "seed", "shard")
+
+    ref: SampleRef
+    key: str
+    shard: str
+    seed: int
+    epoch: int
+
+    @classmethod
+    def of(cls, record: Record, fields: Mapping[str, Any], *, seed: int, epoch: int) -> "Sample":
+        """The sample of a record, with these fields."""
+        sample = cls(fields)
+        sample.ref, sample.key, sample.shard = record.ref, record.key, record.shard
+        sample.seed, sample.epoch = seed, epoch
+        return sample
+
+    def with_fields(self, fields: Mapping[str, Any]) -> "Sample":
+        """The same sample (same place and draws) with other fields."""
+        sample = type(self)(fields)
+        sample.ref, sample.key, sample.shard = self.ref, self.key, self.shard
+        sample.seed, sample.epoch = self.seed, self.epoch
+        return sample
+
+    @property
+    def where(self) -> str:
+        """The place in words, for messages."""
+        return describe_place(self.shard, self.key, self.ref)
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Returned by a stage instead of a sample: leave this one out and count it under ``reason``.
+
+    ``reason`` is a short name in snake_case (it becomes a key of ``report()["dropped"]``), ``detail`` one line for the
+    log.
+    """
+
+    reason: str
+    detail: str = ""
+
+
+class PreparedSample(NamedTuple):
+    """A sample after every stage: its true cost is known and it can be placed in a batch.
+
+    ``input_ids`` and ``labels`` are int32 of shape (length,); labels are not shifted and hold ``IGNORED_LABEL`` where
+    there is no loss, on the first token always. ``supervised`` counts the labels that count after the causal shift.
+    """
+
+    ref: SampleRef
+    input_ids: IntArray
+    labels: IntArray
+    supervised: int
+
+    @property
+    def length(self) -> int:
+        """Tokens after every stage."""
+        return len(self.input_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepInfo:
+    """What a training loop must know of one step; taken from a batch by ``pop_step``.
+
+    Counts without a prefix are this rank's, ``global_*`` are over all ranks. Tokens are real tokens; padded tokens
+    are the tensor's size (rows x columns). ``loss_scale`` turns this rank's token-mean loss into its share of the
+    token mean over the whole global batch (over the accumulation window when there is one). ``refs`` are the
+    identities of this rank's samples in batch order. ``samples_seen`` counts samples over all ranks in this epoch,
+    this step included. An ``idle`` step holds a real batch with weight 0.
+    """
+
+    epoch: int
+    step: int
+    refs: tuple[SampleRef, ...]
+    samples: int
+    tokens: int
+    padded_tokens: int
+    supervised_tokens: int
+    global_samples: int
+    global_tokens: int
+    global_supervised_tokens: int
+    samples_seen: int
+    loss_scale: float
+    accum_index: int = 0
+    accum_last: bool = True
+    idle: bool = False
+    has_images: bool = False
+    any_rank_has_images: bool = False
