@@ -26,7 +26,7 @@ class ConfigError(OdbStreamError):
 
 
 class ShardError(OdbStreamError):
-    """A shard that is missing, damaged or not in the sample format; names the shard, and the key and offset if known."""
+    """A shard that is missing, damaged or not in the sample format; names shard, key and offset where known."""
 
 
 class StageError(OdbStreamError):

@@ -23,7 +23,7 @@ class SampleRef(NamedTuple):
 
     source: int
     shard: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     offset: int
 
 
@@ -36,7 +36,7 @@ class Position(NamedTuple):
     """
 
     segment: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     offset: int
     place: int
 

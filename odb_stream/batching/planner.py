@@ -1,0 +1,56 @@
+"""One rank's planning: keep the window full from a stream of sizes and form the groups of each round."""
+
+from collections.abc import Callable
+
+from odb_stream.batching.footprint import Footprint, Size
+from odb_stream.batching.window import FIRST_LOOKAHEAD, FIRST_WINDOW, Window, ramp
+
+Draw = Callable[[], tuple[int, Size] | None]
+"""Gives the next measured sample of the stream as (ticket, size), with increasing tickets; None at its end."""
+
+
+class Planner:
+    """Forms groups from a stream; the real stage and the simulation both run this.
+
+    A round is the unit of planning: its window and its number of groups follow from the round's number (the ramp).
+    """
+
+    def __init__(self, footprint: Footprint, draw: Draw, *, window: int, lookahead: int) -> None:
+        self.window = Window(footprint)
+        self._draw = draw
+        self._most_samples = window
+        self._most_groups = lookahead
+        self._source_ended = False
+        self._limit = 0
+        self.lookahead = 0
+        """Groups to plan in this round."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the source has ended and the window is empty: no further group will come."""
+        return self._source_ended and not len(self.window)
+
+    def begin_round(self, number: int) -> None:
+        """Set this round's window and lookahead."""
+        self._limit = ramp(self._most_samples, FIRST_WINDOW, number)
+        self.lookahead = ramp(self._most_groups, FIRST_LOOKAHEAD, number)
+
+    def form_group(self) -> list[int] | None:
+        """The next group as tickets in arrival order, or None when there is none.
+
+        The window is refilled before and after, so that ``exhausted`` is known as soon as it is true.
+        """
+        self._refill()
+        if not len(self.window):
+            return None
+        group = self.window.form_group()
+        self._refill()
+        return group
+
+    def _refill(self) -> None:
+        while not self._source_ended and len(self.window) < self._limit:
+            drawn = self._draw()
+            if drawn is None:
+                self._source_ended = True
+                return
+            self.window.admit(*drawn)

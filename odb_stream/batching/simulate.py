@@ -1,0 +1,142 @@
+"""What a policy would give on an array of lengths: the same pure code as the real stages, without data or processes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise, zip_longest
+from typing import Literal, get_args
+
+from odb_stream.batching import baselines
+from odb_stream.batching.baselines import Schedule
+from odb_stream.batching.footprint import Footprint, Size
+from odb_stream.batching.planner import Planner
+from odb_stream.config import require_choice, require_int
+from odb_stream.errors import ConfigError
+
+Policy = Literal["anchored", "paper-window", "fixed", "gmt", "bmt"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """The outcome of a simulation; tokens are counted with the layout's padding.
+
+    ``padding_ratio`` = 1 - real / padded tokens. ``real_utilisation`` = real tokens / (steps x ranks x budget).
+    ``critical_ratio`` = sum over steps of the largest rank's padded tokens / (all real tokens / ranks); 1 is ideal,
+    and it decides the time of synchronous steps. ``idle_steps`` counts ranks that idle, over all steps.
+    ``max_delay`` counts groups formed between a sample's entry into the window and its planning (anchored only).
+    """
+
+    policy: str
+    layout: str
+    world_size: int
+    window: int
+    steps: int
+    emitted: int
+    dropped: int
+    idle_steps: int
+    padding_ratio: float
+    real_utilisation: float
+    critical_ratio: float
+    over_budget_groups: int
+    max_delay: int
+
+
+def deal(lengths: Sequence[int], world_size: int, shares: Sequence[float] | None = None) -> list[list[int]]:
+    """Lengths by rank: round-robin, or contiguous parts in the proportion of ``shares`` (one a rank)."""
+    require_int("world_size", world_size, minimum=1)
+    if shares is None:
+        return [list(lengths[rank::world_size]) for rank in range(world_size)]
+    if len(shares) != world_size:
+        raise ConfigError(f"shares has {len(shares)} entries for world_size {world_size}: give one a rank")
+    if any(share < 0 for share in shares) or not sum(shares) > 0:
+        raise ConfigError(f"shares is {list(shares)}, but every share must be at least 0 and one above 0")
+    bounds = [round(sum(shares[:rank]) / sum(shares) * len(lengths)) for rank in range(world_size + 1)]
+    return [list(lengths[start:stop]) for start, stop in pairwise(bounds)]
+
+
+def simulate(
+    ranks: list[list[int]],
+    *,
+    policy: Policy,
+    footprint: Footprint,
+    window: int = 1024,
+    lookahead: int = 128,
+    batch_size: int = 8,
+) -> Figures:
+    """Run a policy over the lengths of each rank.
+
+    A sample over the budget is dropped and counted, as with ``oversize="drop"``. ``batch_size`` is for ``fixed``,
+    ``window`` and ``lookahead`` are for ``anchored`` and ``paper-window``.
+
+    Raises:
+        ConfigError: an unknown policy, a setting below 1 or a length below 1.
+    """
+    require_choice("policy", policy, get_args(Policy))
+    for name, value in (("window", window), ("lookahead", lookahead), ("batch_size", batch_size)):
+        require_int(name, value, minimum=1)
+    shortest = min((length for lengths in ranks for length in lengths), default=1)
+    if shortest < 1:
+        raise ConfigError(f"lengths hold {shortest}, but a sample has at least 1 token")
+    kept = [[length for length in lengths if not footprint.oversize(Size(length))] for lengths in ranks]
+    max_delay = 0
+    if policy == "anchored":
+        schedule, max_delay = anchored(kept, footprint, window=window, lookahead=lookahead)
+    elif policy == "paper-window":
+        schedule = baselines.paper_window(kept, footprint, window=window, slots=lookahead)
+    elif policy == "fixed":
+        schedule = baselines.fixed(kept, batch_size)
+    else:
+        schedule = (baselines.gmt if policy == "gmt" else baselines.bmt)(kept, footprint)
+    dropped = sum(map(len, ranks)) - sum(map(len, kept))
+    return measure(schedule, footprint, policy=policy, window=window, dropped=dropped, max_delay=max_delay)
+
+
+def anchored(
+    ranks: list[list[int]], footprint: Footprint, *, window: int, lookahead: int
+) -> tuple[Schedule, int]:
+    """This package's policy: every rank plans rounds of anchored groups, and ranks that run out idle."""
+    planned: list[list[list[int]]] = []
+    max_delay = 0
+    for lengths in ranks:
+        stream = iter([(ticket, Size(length)) for ticket, length in enumerate(lengths)])
+        planner = Planner(footprint, lambda stream=stream: next(stream, None), window=window, lookahead=lookahead)  # type: ignore[misc]
+        groups: list[list[int]] = []
+        for number in range(len(lengths) + 1):
+            planner.begin_round(number)
+            formed = [planner.form_group() for _ in range(planner.lookahead)]
+            groups.extend([lengths[ticket] for ticket in group] for group in formed if group)
+            if planner.exhausted:
+                break
+        planned.append(groups)
+        max_delay = max(max_delay, planner.window.max_delay)
+    return [list(step) for step in zip_longest(*planned, fillvalue=[])], max_delay
+
+
+def measure(
+    schedule: Schedule, footprint: Footprint, *, policy: str, window: int, dropped: int, max_delay: int
+) -> Figures:
+    """The figures of a schedule."""
+    budget, world_size = footprint.budget, len(schedule[0]) if schedule else 1
+    real = sum(sum(group) for step in schedule for group in step)
+    costs = [[footprint.tokens(group) if group else 0 for group in step] for step in schedule]
+    padded = sum(map(sum, costs))
+    limit = budget.samples
+    return Figures(
+        policy=policy,
+        layout=footprint.layout,
+        world_size=world_size,
+        window=window,
+        steps=len(schedule),
+        emitted=sum(len(group) for step in schedule for group in step),
+        dropped=dropped,
+        idle_steps=sum(1 for step in schedule for group in step if not group),
+        padding_ratio=1 - real / padded if padded else 0.0,
+        real_utilisation=real / (len(schedule) * world_size * budget.tokens) if schedule else 0.0,
+        critical_ratio=sum(map(max, costs)) * world_size / real if real else 0.0,
+        over_budget_groups=sum(
+            1
+            for step, cost in zip(schedule, costs, strict=True)
+            for group, tokens in zip(step, cost, strict=True)
+            if tokens > budget.tokens or (limit is not None and len(group) > limit)
+        ),
+        max_delay=max_delay,
+    )

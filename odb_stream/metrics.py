@@ -1,0 +1,61 @@
+"""What a loader did, as plain numbers: the source of ``Loader.report()``."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from odb_stream.sample import StepInfo
+
+
+@dataclass
+class Totals:
+    """Running totals over steps, of one rank or of all ranks together."""
+
+    emitted: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    abandoned: int = 0
+    solo: int = 0
+    steps: int = 0
+    idle_steps: int = 0
+    tokens: int = 0
+    padded_tokens: int = 0
+    supervised_tokens: int = 0
+    critical_tokens: int = 0
+    max_delay: int = 0
+
+    def count(self, info: StepInfo) -> None:
+        """Enter one step as this rank's loop received it."""
+        self.emitted += info.samples
+        self.steps += 1
+        self.idle_steps += info.idle
+        self.tokens += info.tokens
+        self.padded_tokens += info.padded_tokens
+        self.supervised_tokens += info.supervised_tokens
+        self.critical_tokens += info.padded_tokens
+
+    def settle(self, *, dropped: Mapping[str, int], abandoned: int, solo: int, max_delay: int) -> None:
+        """Enter what is known only at the end of an epoch."""
+        self.dropped.update(dropped)
+        self.abandoned += abandoned
+        self.solo += solo
+        self.max_delay = max(self.max_delay, max_delay)
+
+    def figures(self, *, ranks: int, budget: int) -> dict[str, Any]:
+        """The totals with their ratios; see docs/figures in the README of the simulation."""
+        room = self.steps * ranks * budget
+        return {
+            "emitted": self.emitted,
+            "dropped": dict(sorted(self.dropped.items())),
+            "abandoned": self.abandoned,
+            "solo": self.solo,
+            "steps": self.steps,
+            "idle_steps": self.idle_steps,
+            "tokens": self.tokens,
+            "padded_tokens": self.padded_tokens,
+            "supervised_tokens": self.supervised_tokens,
+            "padding_ratio": 1 - self.tokens / self.padded_tokens if self.padded_tokens else 0.0,
+            "real_utilisation": self.tokens / room if room else 0.0,
+            "critical_ratio": self.critical_tokens * ranks / self.tokens if self.tokens else 0.0,
+            "max_delay": self.max_delay,
+        }

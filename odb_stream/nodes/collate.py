@@ -1,0 +1,114 @@
+"""Collate: the samples of a step become one dict of tensors, padded or packed, as transformers models take it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torchdata.nodes import BaseNode
+
+from odb_stream.batching.footprint import Footprint
+from odb_stream.config import Settings
+from odb_stream.errors import ConfigError
+from odb_stream.nodes.align import Step
+from odb_stream.sample import IGNORED_LABEL, PreparedSample, StepInfo
+
+STEP_KEY = "odb_step"
+"""Where a batch carries its StepInfo until ``pop_step`` takes it."""
+
+Batch = dict[str, Any]
+
+
+class Collate(BaseNode[Batch]):
+    """Yields batches; each still holds its StepInfo."""
+
+    def __init__(self, source: BaseNode[Step], settings: Settings) -> None:
+        super().__init__()
+        self._source = source
+        self._pad_token = settings.pad_token_id
+        self._footprint = Footprint(settings.layout, settings.budget, settings.pad_to_multiple_of)
+        self._pin = settings.pin_memory
+
+    def next(self) -> Batch:
+        step = next(self._source)
+        build = padded if self._footprint.layout == "padded" else packed
+        batch = build(step.samples, self._footprint, self._pad_token)
+        if self._pin:
+            batch = {key: value.pin_memory() if torch.is_tensor(value) else value for key, value in batch.items()}
+        batch[STEP_KEY] = step.info
+        return batch
+
+    def get_state(self) -> dict[str, Any]:
+        return {"source": self._source.state_dict()}
+
+
+def pop_step(batch: Batch) -> StepInfo:
+    """Take the StepInfo out of a batch; what is left are model inputs only.
+
+    Raises:
+        ConfigError: the batch carries none: it was taken already, or the batch is not this package's.
+    """
+    info = batch.pop(STEP_KEY, None)
+    if not isinstance(info, StepInfo):
+        raise ConfigError(
+            f"no step info in a batch with keys {sorted(batch)}: call pop_step once for each batch, on the very dict "
+            "that the Loader gave"
+        )
+    return info
+
+
+def padded(samples: Sequence[PreparedSample], footprint: Footprint, pad_token: int) -> Batch:
+    """Rows of equal width: ``input_ids``, ``attention_mask`` and ``labels``, int64 of shape (samples, width).
+
+    The width is the longest sample, rounded up to the multiple. Labels are not shifted.
+    """
+    width = footprint.rounded(max(sample.length for sample in samples))
+    shape = (len(samples), width)
+    ids = np.full(shape, pad_token, dtype=np.int64)
+    labels = np.full(shape, IGNORED_LABEL, dtype=np.int64)
+    mask = np.zeros(shape, dtype=np.int64)
+    for row, sample in enumerate(samples):
+        length = sample.length
+        ids[row, :length] = sample.input_ids
+        labels[row, :length] = sample.labels
+        mask[row, :length] = 1
+    return {
+        "input_ids": torch.from_numpy(ids),
+        "attention_mask": torch.from_numpy(mask),
+        "labels": torch.from_numpy(labels),
+    }
+
+
+def packed(samples: Sequence[PreparedSample], footprint: Footprint, pad_token: int) -> Batch:
+    """One row: ``input_ids``, ``labels`` and ``position_ids``, int64 of shape (1, width).
+
+    Positions start at 0 in each sample.
+    ``cu_seq_lens_q/k`` (int32, shape (samples + 1,)) and ``max_length_q/k`` (int) are the same boundaries for kernels
+    of variable length. There is no attention mask, and ``use_cache`` is False: transformers keeps packed samples apart
+    by their positions only then. Where the row is filled up to a multiple, the filling is a sequence of its own,
+    without labels, and counts as one more entry in the boundaries.
+    """
+    lengths = [sample.length for sample in samples]
+    total = sum(lengths)
+    width = footprint.rounded(total)
+    ids = np.full(width, pad_token, dtype=np.int64)
+    labels = np.full(width, IGNORED_LABEL, dtype=np.int64)
+    np.concatenate([sample.input_ids for sample in samples], out=ids[:total])
+    np.concatenate([sample.labels for sample in samples], out=labels[:total])
+    if width > total:
+        lengths.append(width - total)
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    positions = np.arange(width, dtype=np.int64) - np.repeat(starts, lengths)
+    boundaries = torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32))
+    longest = max(lengths)
+    return {
+        "input_ids": torch.from_numpy(ids)[None],
+        "labels": torch.from_numpy(labels)[None],
+        "position_ids": torch.from_numpy(positions)[None],
+        "cu_seq_lens_q": boundaries,
+        "cu_seq_lens_k": boundaries,
+        "max_length_q": longest,
+        "max_length_k": longest,
+        "use_cache": False,
+    }

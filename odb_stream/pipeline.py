@@ -1,0 +1,47 @@
+"""Pipeline: a source and the stages that its samples pass, as one picklable declaration."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from odb_stream.errors import ConfigError
+from odb_stream.sample import Drop, Sample
+from odb_stream.shardio.source import Source
+from odb_stream.stages.prepare import Lane, Prepare
+
+Stage = Callable[[Sample], Sample | Drop]
+
+
+@dataclass(frozen=True, init=False)
+class Pipeline:
+    """Where samples come from and what happens to each of them.
+
+    Args:
+        source: a :class:`Shards` or :class:`FromDataset`.
+        stages: callables ``sample -> sample | Drop``, applied in order. With workers they must be picklable.
+
+    Raises:
+        ConfigError: the source is no source, or a stage cannot be called.
+    """
+
+    source: Source
+    stages: tuple[Stage, ...]
+
+    def __init__(self, source: Source, *stages: Any) -> None:
+        if not (hasattr(source, "reading") and hasattr(source, "opener")):
+            raise ConfigError(
+                "the first argument of Pipeline must be a source such as Shards(...) or FromDataset(...), "
+                f"not {source!r}"
+            )
+        for place, stage in enumerate(stages):
+            if isinstance(stage, type) or not callable(stage):
+                raise ConfigError(
+                    f"stage {place} of the pipeline is {stage!r}, which cannot be called with a sample: "
+                    "pass an instance or a function"
+                )
+        object.__setattr__(self, "source", source)
+        object.__setattr__(self, "stages", tuple(stages))
+
+    def prepare(self, seed: int) -> Prepare:
+        """What the workers run."""
+        return Prepare((Lane(self.source.opener(), self.stages),), seed)

@@ -1,0 +1,41 @@
+"""Small map-style datasets and stages, importable by worker processes."""
+
+import numpy as np
+
+from odb_stream import Drop
+
+
+class Ready:
+    """``size`` samples of known tokens: item i holds ``[i, i, ...]``, between 2 and 40 of them."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> dict:
+        return {"input_ids": np.full(2 + (index * 37) % 39, index + 1, np.int32)}
+
+
+def drop_thirds(sample):
+    """Drops every third item."""
+    return Drop("every_third") if sample.ref.index % 3 == 0 else sample
+
+
+def drop_all(sample):
+    return Drop("unwanted")
+
+
+def fail_at_fifty(sample):
+    if sample.ref.index == 50:
+        raise ValueError("fifty is not allowed")
+    return sample
+
+
+def jitter(sample):
+    """Cuts the sample at a place drawn from its seed."""
+    from odb_stream.seeds import generator
+
+    keep = int(generator(sample, "jitter").integers(2, len(sample["input_ids"]) + 1))
+    return {**sample, "input_ids": sample["input_ids"][:keep]}

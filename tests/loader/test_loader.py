@@ -1,0 +1,229 @@
+"""The Loader as a training loop meets it: coverage, budget, determinism, early ends and the report."""
+
+import gc
+import threading
+
+import pytest
+import torch
+from datasets import Ready, drop_all, drop_thirds, fail_at_fifty, jitter
+
+import odb_stream as odb
+
+
+def loader(dataset, *stages, shuffle=True, **settings):
+    settings = {"budget": odb.Budget(tokens=128), "window": 32, "lookahead": 8, **settings}
+    return odb.Loader(odb.Pipeline(odb.FromDataset(dataset, shuffle=shuffle), *stages), **settings)
+
+
+def epoch(stream):
+    """One epoch as comparable steps."""
+    steps = []
+    for batch in stream:
+        info = odb.pop_step(batch)
+        steps.append((info, {key: value.tolist() if torch.is_tensor(value) else value for key, value in batch.items()}))
+    return steps
+
+
+def indices(steps):
+    return [ref.index for info, _ in steps for ref in info.refs]
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_each_epoch_emits_every_sample_once_within_the_budget(layout):
+    with loader(Ready(300), layout=layout) as stream:
+        first, second = epoch(stream), epoch(stream)
+    assert sorted(indices(first)) == sorted(indices(second)) == list(range(300))
+    assert indices(first) != indices(second)
+    assert all(batch["input_ids"].__len__() * len(batch["input_ids"][0]) <= 128 for _, batch in first + second)
+
+
+def test_step_info_agrees_with_the_batch():
+    dataset = Ready(300)
+    with loader(dataset) as stream:
+        steps = epoch(stream)
+    seen = 0
+    for number, (info, batch) in enumerate(steps):
+        seen += info.samples
+        rows = [row[: sum(mask)] for row, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)]
+        assert rows == [dataset[ref.index]["input_ids"].tolist() for ref in info.refs]
+        assert (info.epoch, info.step, info.samples_seen) == (0, number, seen)
+        assert info.tokens == info.global_tokens == sum(map(len, rows))
+        assert info.padded_tokens == len(rows) * len(batch["input_ids"][0])
+        assert info.supervised_tokens == sum(label != -100 for row in batch["labels"] for label in row[1:])
+        assert info.loss_scale == 1.0
+
+
+def test_the_seed_and_nothing_else_decides_the_batches():
+    def run(**settings):
+        with loader(Ready(200), jitter, **settings) as stream:
+            return epoch(stream) + epoch(stream)
+
+    reference = run(seed=5)
+    assert run(seed=5) == reference
+    assert run(seed=6) != reference
+    assert run(seed=5, max_bytes=1) == reference
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_worker_count_changes_no_batch(workers):
+    def run(count):
+        with loader(Ready(600), jitter, drop_thirds, workers=count, seed=3) as stream:
+            return epoch(stream) + epoch(stream)
+
+    assert run(workers) == run(0)
+
+
+def test_without_shuffling_samples_arrive_in_order():
+    with loader(Ready(40), shuffle=False, window=1, lookahead=1) as stream:
+        assert indices(epoch(stream)) == list(range(40))
+
+
+def test_drops_are_counted_by_reason():
+    with loader(Ready(99), drop_thirds) as stream:
+        steps = epoch(stream)
+        report = stream.report()
+    assert sorted(indices(steps)) == [i for i in range(99) if i % 3]
+    assert report["dropped"] == {"every_third": 33}
+    assert report["emitted"] == 66
+    assert report["abandoned"] == 0
+
+
+def test_an_epoch_without_a_sample_left_is_an_error():
+    with loader(Ready(10), drop_all) as stream, pytest.raises(odb.StageError, match=r"all 10 samples.*'unwanted': 10"):
+        epoch(stream)
+
+
+def test_an_empty_dataset_is_an_empty_epoch():
+    with loader(Ready(0)) as stream:
+        assert epoch(stream) == []
+        assert stream.samples == 0
+
+
+def test_a_failing_stage_names_stage_sample_and_cause():
+    with loader(Ready(100), fail_at_fifty) as stream:
+        with pytest.raises(odb.StageError, match=r"fail_at_fifty.*fifty is not allowed.*sample 50"):
+            epoch(stream)
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_oversize_samples_are_an_error_a_drop_or_alone(layout):
+    def run(oversize):
+        with loader(Ready(100), layout=layout, budget=odb.Budget(tokens=30), oversize=oversize) as stream:
+            return epoch(stream), stream.report()
+
+    with pytest.raises(odb.OversizeError, match=r"tokens, but the budget is 30; raise Budget"):
+        run("error")
+    over = sum(len(Ready(100)[i]["input_ids"]) > 30 for i in range(100))
+    steps, report = run("drop")
+    assert report["dropped"] == {"oversize": over}
+    assert len(indices(steps)) == 100 - over
+    steps, report = run("solo")
+    assert report["solo"] == over
+    assert sorted(indices(steps)) == list(range(100))
+    assert all(info.samples == 1 for info, _ in steps if info.padded_tokens > 30)
+
+
+def test_a_break_abandons_the_rest_and_the_next_loop_is_the_next_epoch():
+    with loader(Ready(300)) as stream:
+        for batch in stream:
+            first = odb.pop_step(batch)
+            break
+        steps = epoch(stream)
+        report = stream.report()
+    assert {info.epoch for info, _ in steps} == {1}
+    assert sorted(indices(steps)) == list(range(300))
+    assert report["abandoned"] == 300 - first.samples
+    assert report["emitted"] + report["abandoned"] == 600
+
+
+def test_a_new_iterator_ends_the_old_one():
+    with loader(Ready(300)) as stream:
+        old = iter(stream)
+        next(old)
+        new = iter(stream)
+        with pytest.raises(odb.StateError, match="iterator of epoch 0 was ended"):
+            next(old)
+        assert odb.pop_step(next(new)).epoch == 1
+
+
+def test_an_ended_iterator_stays_ended():
+    with loader(Ready(30)) as stream:
+        iterator = iter(stream)
+        list(iterator)
+        assert next(iterator, None) is None
+
+
+def background_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("odb_stream")]
+
+
+def test_close_ends_the_thread_and_a_closed_loader_says_so():
+    stream = loader(Ready(3000))
+    next(iterator := iter(stream))
+    stream.close()
+    stream.close()
+    assert background_threads() == []
+    with pytest.raises(odb.ConfigError, match="closed"):
+        iter(stream)
+    with pytest.raises(odb.StateError):
+        next(iterator)
+
+
+def test_a_dropped_iterator_ends_its_thread():
+    stream = loader(Ready(3000))
+    next(iter(stream))
+    gc.collect()
+    for thread in background_threads():
+        thread.join(20)
+    assert background_threads() == []
+    stream.close()
+
+
+def test_the_report_adds_up():
+    with loader(Ready(300)) as stream:
+        steps = epoch(stream)
+        report = stream.report()
+    infos = [info for info, _ in steps]
+    real, padded = sum(i.tokens for i in infos), sum(i.padded_tokens for i in infos)
+    assert report["steps"] == len(infos)
+    assert report["padding_ratio"] == pytest.approx(1 - real / padded)
+    assert report["critical_ratio"] == pytest.approx(padded / real)
+    assert report["real_utilisation"] == pytest.approx(real / (len(infos) * 128))
+    assert 1 <= report["max_delay"] <= 32
+    assert report["idle_steps"] == 0
+    assert set(report["wait_seconds"]) == {"trainer", "workers", "read", "room"}
+    assert report["global"]["emitted"] == 300
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"budget": 128}, r"budget must be a Budget, not 128"),
+        ({"window": 0}, r"window is 0, but must be at least 1"),
+        ({"lookahead": -1}, r"lookahead is -1"),
+        ({"workers": -1}, r"workers is -1"),
+        ({"workers": 1.5}, r"workers must be an integer, not 1.5"),
+        ({"seed": -3}, r"seed is -3"),
+        ({"layout": "ragged"}, r"layout is 'ragged', but must be one of: padded, packed"),
+        ({"oversize": "ignore"}, r"oversize is 'ignore'"),
+        ({"max_bytes": 0}, r"max_bytes is 0"),
+        ({"pad_to_multiple_of": 0}, r"pad_to_multiple_of is 0"),
+        ({"pad_to_multiple_of": 256}, r"pad_to_multiple_of is 256, larger than Budget.tokens \(128\)"),
+        ({"pin_memory": True}, r"pin_memory is True, but torch sees no accelerator"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_by_name(settings, message):
+    if settings.get("pin_memory") and torch.accelerator.is_available():
+        pytest.skip("there is an accelerator")
+    with pytest.raises(odb.ConfigError, match=message):
+        loader(Ready(4), **settings)
+
+
+def test_a_pipeline_refuses_what_is_no_source_or_stage():
+    with pytest.raises(odb.ConfigError, match="must be a source such as Shards"):
+        odb.Pipeline([1, 2, 3])
+    with pytest.raises(odb.ConfigError, match="stage 0 of the pipeline is 'tokenize'"):
+        odb.Pipeline(odb.FromDataset(Ready(2)), "tokenize")
+    with pytest.raises(odb.ConfigError, match="must be a Pipeline"):
+        odb.Loader(odb.FromDataset(Ready(2)), budget=odb.Budget(8))
