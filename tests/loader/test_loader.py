@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from datasets import Ready, drop_all, drop_thirds, fail_at_fifty, jitter
+from loader_data import Ready, drop_all, drop_thirds, fail_at_fifty, jitter
 
 import odb_stream as odb
 
