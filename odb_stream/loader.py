@@ -176,7 +176,7 @@ class Epoch(Iterator[Batch]):
         if self._ended:
             raise StopIteration
         try:
-            batch = next(self._prefetch)
+            batch: Batch = next(self._prefetch)
         except StopIteration:
             self._finish()
             raise
