@@ -1,0 +1,97 @@
+"""Reads the package's source with ``ast`` and says which module imports which, without importing anything."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = "odb_stream"
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement's target, as far as it can be told from the source."""
+
+    target: str
+    line: int
+    at_module_level: bool
+
+
+def sources(root: Path = ROOT) -> dict[str, str]:
+    """Module name -> source text, for every module of the package."""
+    found = {}
+    for path in sorted((root / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = path.read_text(encoding="utf-8")
+    return found
+
+
+def packages(modules: Mapping[str, str]) -> set[str]:
+    """The names that hold other modules."""
+    return {name.rpartition(".")[0] for name in modules} - {""}
+
+
+def imports(module: str, modules: Mapping[str, str]) -> list[Import]:
+    """What a module imports, relative imports made absolute.
+
+    ``from package import name`` counts as an import of ``package.name`` where that is a module of this package, else
+    of ``package``. Imports under ``if TYPE_CHECKING:`` do not count: they are gone when the program runs.
+    """
+    inside = module if module in packages(modules) else module.rpartition(".")[0]
+    found = []
+    for node, at_module_level in _running_nodes(ast.parse(modules[module]), at_module_level=True):
+        if isinstance(node, ast.Import):
+            found += [Import(alias.name, node.lineno, at_module_level) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                ancestors = inside.split(".")
+                base = ".".join(ancestors[: len(ancestors) - node.level + 1] + ([base] if base else []))
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                found.append(Import(full if full in modules else base, node.lineno, at_module_level))
+    return found
+
+
+def _running_nodes(tree: ast.AST, *, at_module_level: bool) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node that runs, with whether it runs when the module is imported."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and _is_type_checking(node.test):
+            for other in node.orelse:
+                yield other, at_module_level
+                yield from _running_nodes(other, at_module_level=at_module_level)
+            continue
+        yield node, at_module_level
+        deferred = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield from _running_nodes(node, at_module_level=at_module_level and not deferred)
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
+        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
+    )
+
+
+def find_cycle(edges: Mapping[str, set[str]]) -> list[str]:
+    """A cycle of the graph as a list of names that ends where it begins, or an empty list."""
+    done: set[str] = set()
+    path: list[str] = []
+
+    def visit(name: str) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        path.append(name)
+        for other in sorted(edges.get(name, ())):
+            if cycle := visit(other):
+                return cycle
+        done.add(path.pop())
+        return []
+
+    for name in sorted(edges):
+        if cycle := visit(name):
+            return cycle
+    return []

@@ -1,0 +1,114 @@
+"""The documentation tells the truth: links lead somewhere, named files and functions exist, the first program runs."""
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from import_graph import ROOT
+
+from odb_stream import Budget, Loader, Sample, World, pop_step
+from odb_stream.shardio.members import open_members
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "shards" / "README.md"]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
+JOURNEY = ROOT / "docs" / "journey-of-a-sample.md"
+
+MODEL = """
+import torch
+
+
+class Output:
+    loss = torch.ones((), requires_grad=True)
+
+
+def model(input_ids, **others):
+    assert input_ids.shape[0] == 1 and input_ids.shape[1] <= 16_384
+    return Output()
+"""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_files_and_folders_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for name in re.findall(r"`((?:odb_stream|pipelines|shards|tools|tests|docs)/[\w./-]*)`", text):
+        assert (ROOT / name).exists(), name
+
+
+def test_the_journey_names_what_exists() -> None:
+    """Each function or class in its text, ``name(...)`` or ``Name.method``, is defined in the package."""
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "odb_stream").rglob("*.py"))
+    defined = set(re.findall(r"^\s*(?:def|class) (\w+)", source, re.M))
+    defined |= set(re.findall(r"^([A-Z]\w*) = ", source, re.M))
+    text = re.sub(r"```.*?```", "", JOURNEY.read_text(encoding="utf-8"), flags=re.S)
+    named = re.findall(r"`((?:\w+\.)*\w+)\(\)`", text) + re.findall(r"`([A-Z]\w+(?:\.\w+)?)`", text)
+    assert len(named) > 20
+    for name in named:
+        for part in name.split("."):
+            assert part in defined, name
+
+
+def test_the_commands_of_the_readme_exist() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `odb-stream (\w+)", text, re.M))
+    done = subprocess.run(
+        [sys.executable, "-m", "odb_stream.cli.main", "--help"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert named == set(re.findall(r"^\W*(write|index|check|run|simulate)\b", done.stdout, re.M))
+
+
+@pytest.mark.slow
+def test_the_program_of_the_readme_runs(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    file = tmp_path / "program.py"
+    file.write_text(MODEL + program, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(file)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    assert "'emitted': 760" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_journey_tells_what_happens() -> None:
+    """The numbers of the page, measured."""
+    sys.path.insert(0, str(ROOT / "pipelines"))
+    text_chat = importlib.import_module("text_chat")
+    pipeline = text_chat.build()
+    page = JOURNEY.read_text(encoding="utf-8")
+    reading = pipeline.source.reading(World(), seed=0, epoch=0)
+    record = next(record for record in reading.records() if record.key == "sums-000042")
+    assert f"(sample {record.ref.index}, byte offset {record.ref.offset})" in page
+    assert f"from\n(seed, epoch): {', '.join(str(part.shard) for part in reading.plan)}." in page
+    assert record.members["json"].decode() in page
+    assert f"{len(record.members['json'])} bytes" in page
+
+    sample = Sample.of(record, open_members(record), seed=0, epoch=0)
+    for stage in pipeline.stages:
+        sample = stage(sample)
+    assert sample["text"].replace("\n", "\\n") in page
+    assert f"spans   {sample['spans']}" in page
+    assert " ".join(map(str, sample["input_ids"])) in " ".join(page.split())
+    supervised = [str(label) for label in sample["labels"] if label != -100]
+    assert f"{len(sample['labels'])} tokens, {len(supervised)} of them supervised" in page
+    assert f"-100 ({len(sample['labels']) - len(supervised)} times) {' '.join(supervised)}" in " ".join(page.split())
+
+    with Loader(pipeline, budget=Budget(tokens=4_096), layout="packed") as loader:
+        for batch in loader:
+            step = pop_step(batch)
+            if record.ref in step.refs:
+                place = step.refs.index(record.ref)
+                first, after = batch["cu_seq_lens_q"][place : place + 2].tolist()
+                assert f"in step {step.step}, with\n{step.supervised_tokens:,} supervised" in page
+                assert f"with {step.samples - 1}\nothers, {step.tokens:,} tokens" in page
+                assert f"columns {first} to {after - 1}:" in page
+        assert f"{loader.report()['emitted']} emitted, none dropped, {loader.report()['steps']} steps" in page

@@ -1,0 +1,125 @@
+"""The layers of the package: imports only go down, the pure parts stay pure, and there is no cycle."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import pytest
+from import_graph import PACKAGE, find_cycle, imports, sources
+
+# What stands directly inside the package -> its layer. A new file or folder must be given a place here.
+LAYERS = {
+    "errors": 0, "sample": 0, "seeds": 0, "config": 0,
+    "batching": 1,
+    "stages": 2,
+    "shardio": 3, "runtime": 3,
+    "nodes": 4,
+    "": 5, "loader": 5, "pipeline": 5, "resume": 5, "metrics": 5,
+    "adapters": 6, "cli": 6,
+}  # fmt: skip
+
+# batching is integers in, integers out: what it may import is listed, and everything else is refused.
+PURE = {
+    "bisect", "collections", "collections.abc", "dataclasses", "enum", "functools", "heapq", "itertools", "math",
+    "operator", "typing", "numpy", "numpy.typing",
+}  # fmt: skip
+
+# Worker processes import these; torch and transformers would cost each of them seconds and hundreds of megabytes.
+LIGHT = ("errors", "sample", "seeds", "config", "batching", "stages", "shardio", "runtime.workers")
+HEAVY = {"torch", "torchdata", "transformers", "accelerate", "lightning"}
+
+
+def place(module: str) -> str:
+    """The part of the package that a module belongs to: a key of ``LAYERS``."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def belongs(module: str, parts: tuple[str, ...]) -> bool:
+    """Whether a module is one of these parts of the package, or inside one."""
+    return any(f"{module}.".startswith(f"{PACKAGE}.{part}.") for part in parts)
+
+
+def violations(modules: Mapping[str, str]) -> list[str]:
+    """Every broken rule in words; none for a sound package."""
+    found = [f"{module}: {place(module)!r} has no layer" for module in modules if place(module) not in LAYERS]
+    if found:
+        return found
+    edges: dict[str, set[str]] = {}
+    for module in modules:
+        for imported in imports(module, modules):
+            here, target = f"{module}:{imported.line}", imported.target
+            if target in modules:
+                edges.setdefault(module, set()).add(target)
+                if LAYERS[place(target)] > LAYERS[place(module)]:
+                    found.append(f"{here} imports {target}, of a higher layer")
+            elif target.split(".")[0] == PACKAGE:
+                found.append(f"{here} imports {target}, which does not exist")
+            else:
+                if belongs(module, ("batching",)) and target not in PURE:
+                    found.append(f"{here} imports {target}, but batching is pure")
+                if imported.at_module_level and belongs(module, LIGHT) and target.split(".")[0] in HEAVY:
+                    found.append(f"{here} imports {target} at module level, in every worker")
+    if cycle := find_cycle(edges):
+        found.append("cycle: " + " -> ".join(cycle))
+    return found
+
+
+def test_the_package_keeps_its_layers() -> None:
+    assert violations(sources()) == []
+
+
+BAD = {
+    "a lower layer imports a higher one": ("odb_stream.stages.bad", "import odb_stream.nodes.pack", "higher layer"),
+    "the same with from": ("odb_stream.errors", "from odb_stream.batching import window", "higher layer"),
+    "the same, relative": ("odb_stream.batching.bad", "from ..shardio.source import Reading", "higher layer"),
+    "the same, inside a function": ("odb_stream.runtime.bad", "def f():\n    import odb_stream.loader", "higher layer"),
+    "the package's own names from inside": ("odb_stream.nodes.bad", "from odb_stream import Loader", "higher layer"),
+    "threads in batching": ("odb_stream.batching.bad", "import threading", "batching is pure"),
+    "a clock in batching": ("odb_stream.batching.bad", "def f():\n    from time import monotonic", "batching is pure"),
+    "files in batching": ("odb_stream.batching.bad", "from pathlib import Path", "batching is pure"),
+    "torch in a stage": ("odb_stream.stages.bad", "import torch", "at module level"),
+    "torch in a try": ("odb_stream.stages.bad", "try:\n    import torch.nn\nfinally:\n    pass", "at module level"),
+    "transformers in shardio": ("odb_stream.shardio.bad", "from transformers import AutoTokenizer", "at module level"),
+    "torch in the workers": ("odb_stream.runtime.workers", "class A:\n    import torch", "at module level"),
+    "a cycle": ("odb_stream.seeds", "def f():\n    from odb_stream import sample", "cycle: "),
+    "a folder without a layer": ("odb_stream.helpers.bad", "", "no layer"),
+    "a module that is not there": ("odb_stream.stages.bad", "from odb_stream.nowhere import x", "does not exist"),
+}  # fmt: skip
+
+SOUND = {
+    "odb_stream": "",
+    "odb_stream.errors": "",
+    "odb_stream.seeds": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from odb_stream.loader import Loader",
+    "odb_stream.sample": "from . import seeds",
+    "odb_stream.batching": "",
+    "odb_stream.batching.window": "import numpy as np\nfrom collections import deque\nfrom .. import sample",
+    "odb_stream.stages": "def build():\n    import transformers",
+    "odb_stream.shardio": "",
+    "odb_stream.shardio.source": "import os",
+    "odb_stream.runtime.transport": "import torch.distributed",
+    "odb_stream.nodes": "",
+    "odb_stream.nodes.pack": "import torch",
+    "odb_stream.loader": "from odb_stream.nodes.pack import Pack",
+}
+
+
+def test_a_sound_package_passes() -> None:
+    assert violations(SOUND) == []
+
+
+@pytest.mark.parametrize(("module", "source", "message"), BAD.values(), ids=BAD)
+def test_a_violation_is_caught(module: str, source: str, message: str) -> None:
+    found = violations({**SOUND, module: source})
+    assert len(found) == 1
+    assert message in found[0]
+
+
+def test_what_workers_import_loads_neither_torch_nor_transformers() -> None:
+    """The same rule once more, through everything that the modules import in turn."""
+    light = [name for name in sources() if name == PACKAGE or belongs(name, LIGHT)]
+    script = (
+        f"import sys, {', '.join(light)}\n"
+        "print(sorted({'torch', 'torchdata', 'transformers', 'accelerate', 'lightning'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
