@@ -42,7 +42,7 @@ class Totals:
         self.max_delay = max(self.max_delay, max_delay)
 
     def figures(self, *, ranks: int, budget: int) -> dict[str, Any]:
-        """The totals with their ratios; see docs/figures in the README of the simulation."""
+        """The totals with their ratios, defined as in :class:`odb_stream.batching.simulate.Figures`."""
         room = self.steps * ranks * budget
         return {
             "emitted": self.emitted,

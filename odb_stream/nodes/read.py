@@ -12,7 +12,7 @@ from odb_stream.sample import START, Position, Record
 from odb_stream.shardio.source import Reading
 
 CHUNK = 64
-"""Records in a chunk: one by one, the transport between processes costs more than the work (docs/decisions)."""
+"""Records in a chunk: one by one, the transport between processes would cost more than the work."""
 FIRST_CHUNK = 8
 """Chunks start small, so that all workers share the first window."""
 

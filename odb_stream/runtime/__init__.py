@@ -1,0 +1,1 @@
+"""What runs: worker processes, hand-over between threads, and the time spent waiting."""

@@ -65,7 +65,7 @@ class _Check:
             self.problems.append(str(error))
             return
         if "messages" in fields and not _are_messages(fields["messages"]):
-            self.problems.append(f"{record.where}: `messages` is no list of objects with `role` and `content`")
+            self.problems.append(f"{record.where}: `messages` is no list of objects with `role` and `content` (or `tool_calls`)")
 
 
 def check_shard(address: str) -> ShardReport:
@@ -108,5 +108,5 @@ def _are_messages(messages: Any) -> bool:
     return (
         isinstance(messages, list)
         and bool(messages)
-        and all(isinstance(message, dict) and "role" in message and "content" in message for message in messages)
+        and all(isinstance(message, dict) and "role" in message and message.keys() & {"content", "tool_calls"} for message in messages)
     )

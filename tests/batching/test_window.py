@@ -120,6 +120,11 @@ def test_the_first_round_reads_only_the_first_window():
     assert drawn == 64 + 10  # the first window, and its refill after a group of ten
 
 
+def test_short_samples_fill_the_first_groups_of_a_run():
+    groups, _ = plan_all([Size(2)] * 4000, Footprint("packed", Budget(1000)), window=4096)
+    assert [len(group) for group in groups] == [500] * 8
+
+
 def test_an_empty_window_means_an_exhausted_rank_right_after_the_last_group():
     source = iter([(0, Size(5)), (1, Size(5))])
     planner = Planner(Footprint("padded", Budget(10)), lambda: next(source, None), window=2, lookahead=8)
