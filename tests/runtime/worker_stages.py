@@ -1,0 +1,107 @@
+"""Openers and stages that worker processes import: harmless ones, and one for every way to come to grief."""
+
+import functools
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from odb_stream import seeds
+from odb_stream.sample import Drop, Record, Sample, SampleRef
+
+
+def numbers(record: Record) -> dict[str, Any]:
+    """A sample whose content follows from its place."""
+    return {"input_ids": list(range(1, 4 + record.ref.index % 50))}
+
+
+def records(count: int, start: int = 0) -> list[Record]:
+    """Records of a shard without content."""
+    return [Record(SampleRef(0, 0, i, 512 * i), f"key{i}", "a.tar") for i in range(start, start + count)]
+
+
+def shuffle(sample: Sample) -> Mapping[str, Any]:
+    """Draws from the sample's own generator."""
+    return {"input_ids": seeds.generator(sample, "shuffle").permutation(sample["input_ids"])}
+
+
+def supervise_half(sample: Sample) -> Sample:
+    """Labels that differ from the ids."""
+    ids = list(sample["input_ids"])
+    sample["labels"] = [-100] * (len(ids) // 2) + ids[len(ids) // 2 :]
+    return sample
+
+
+def drop_fifth(sample: Sample) -> Sample | Drop:
+    return Drop("fifth", sample.key) if sample.ref.index % 5 == 4 else sample
+
+
+def fail_at_30(sample: Sample) -> Sample:
+    if sample.ref.index == 30:
+        raise ValueError("thirty is too much")
+    return sample
+
+
+def heavy_modules(sample: Sample) -> dict[str, Any]:
+    """Reports which heavy modules this process has loaded, as the second token: 0 for none."""
+    loaded = {"torch", "transformers", "torchdata"} & set(sys.modules)
+    return {"input_ids": [1, len(loaded)]}
+
+
+def leave(sample: Sample) -> Sample:
+    os._exit(7)
+
+
+@dataclass(frozen=True)
+class Ballast:
+    """A stage that weighs more than a pipe holds."""
+
+    weight: bytes = bytes(4_000_000)
+
+    def __call__(self, sample: Sample) -> Sample:
+        return sample
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Sends its own process a signal."""
+
+    number: int
+
+    def __call__(self, sample: Sample) -> Sample:
+        os.kill(os.getpid(), self.number)
+        return sample
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Writes its process id to a file, then never returns."""
+
+    path: Path
+
+    def __call__(self, sample: Sample) -> Sample:
+        draft = self.path.with_suffix(".draft")
+        draft.write_text(str(os.getpid()))
+        draft.rename(self.path)
+        threading.Event().wait()
+        return sample
+
+
+class OnlyHere:
+    """A stage that pickles but does not unpickle in a worker process."""
+
+    def __call__(self, sample: Sample) -> Sample:
+        return sample
+
+    def __reduce__(self) -> Any:
+        return functools.partial(only_in_main, "no vocabulary here"), ()
+
+
+def only_in_main(complaint: str) -> OnlyHere:
+    if multiprocessing.parent_process() is not None:
+        raise LookupError(complaint)
+    return OnlyHere()
