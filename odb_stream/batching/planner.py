@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from odb_stream.batching.footprint import Footprint, Size
-from odb_stream.batching.window import FIRST_BUDGETS, FIRST_LOOKAHEAD, FIRST_WINDOW, Window, ramp
+from odb_stream.batching.window import FIRST_LOOKAHEAD, FIRST_WINDOW, Window, ramp
 
 Draw = Callable[[], tuple[int, Size] | None]
 """Gives the next measured sample of the stream as (ticket, size), with increasing tickets; None at its end."""
@@ -22,7 +22,6 @@ class Planner:
         self._most_groups = lookahead
         self._source_ended = False
         self._limit = 0
-        self._least_tokens = FIRST_BUDGETS * footprint.budget.tokens
         self.lookahead = 0
         """Groups to plan in this round."""
 
@@ -49,13 +48,9 @@ class Planner:
         return group
 
     def _refill(self) -> None:
-        while not self._source_ended and not self._is_full():
+        while not self._source_ended and len(self.window) < self._limit:
             drawn = self._draw()
             if drawn is None:
                 self._source_ended = True
                 return
             self.window.admit(*drawn)
-
-    def _is_full(self) -> bool:
-        held = len(self.window)
-        return held >= self._most_samples or (held >= self._limit and self.window.tokens >= self._least_tokens)

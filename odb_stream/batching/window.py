@@ -16,9 +16,7 @@ from collections import deque
 
 from odb_stream.batching.footprint import Footprint, Size
 
-FIRST_WINDOW = 64
-FIRST_BUDGETS = 4
-"""The window holds samples for at least this many budgets, ramp or not, so that short samples fill the first groups."""
+FIRST_WINDOW = 256
 FIRST_LOOKAHEAD = 8
 
 
@@ -44,8 +42,6 @@ class Window:
         self._arrivals: deque[int] = deque()
         self._by_length: list[tuple[int, int]] = []
         self._groups_formed = 0
-        self.tokens = 0
-        """Real tokens held."""
         self.max_delay = 0
         """The most groups that were formed from a sample's entry up to the group that took it, that one included."""
 
@@ -59,7 +55,6 @@ class Window:
     def admit(self, ticket: int, size: Size) -> None:
         """Take a sample in. One that exceeds the budget by itself will leave alone, as a group of its own."""
         self._sizes[ticket] = size
-        self.tokens += size.length
         self._entered[ticket] = self._groups_formed
         self._arrivals.append(ticket)
         if not self._footprint.oversize(size):
@@ -80,7 +75,7 @@ class Window:
             members = self._packed_fill(anchor)
         self._groups_formed += 1
         for ticket in members:
-            self.tokens -= self._sizes.pop(ticket).length
+            del self._sizes[ticket]
             delay = self._groups_formed - self._entered.pop(ticket)
             self.max_delay = max(self.max_delay, delay)
         members.sort()
