@@ -86,6 +86,7 @@ class Loader:
         self._pool = WorkerPool(pipeline.prepare(seed), workers)
         self._waits = Waits()
         self._totals = Totals()
+        self._logged_reasons: set[str] = set()
         self._next_epoch = 0
         self._current: weakref.ref[Epoch] | None = None
         self._closed = False
@@ -162,7 +163,7 @@ class Epoch(Iterator[Batch]):
         )
         read = Read(self._reading, waits)
         prepare = PrepareRecords(read, loader._pool, workers=settings.workers, epoch=number, waits=waits)
-        self._pack = Pack(prepare, settings)
+        self._pack = Pack(prepare, settings, loader._logged_reasons)
         align = Align(self._pack, seed=settings.seed, epoch=number)
         self._prefetch = Prefetch(
             Collate(align, settings), max_bytes=settings.max_bytes, waits=waits, at_end=prepare.cancel
@@ -221,7 +222,7 @@ class Epoch(Iterator[Batch]):
 
     def _add_to(self, totals: Totals, *, abandoned: int) -> None:
         totals.settle(
-            dropped=self._pack.dropped,
+            dropped=self._pack.dropped.copy(),
             abandoned=abandoned,
             solo=self._pack.solo,
             max_delay=self._pack.planner.window.max_delay,

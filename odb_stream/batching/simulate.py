@@ -87,7 +87,9 @@ def simulate(
     else:
         schedule = (baselines.gmt if policy == "gmt" else baselines.bmt)(kept, footprint)
     dropped = sum(map(len, ranks)) - sum(map(len, kept))
-    return measure(schedule, footprint, policy=policy, window=window, dropped=dropped, max_delay=max_delay)
+    return measure(
+        schedule, footprint, policy=policy, ranks=len(ranks), window=window, dropped=dropped, max_delay=max_delay
+    )
 
 
 def anchored(
@@ -112,10 +114,10 @@ def anchored(
 
 
 def measure(
-    schedule: Schedule, footprint: Footprint, *, policy: str, window: int, dropped: int, max_delay: int
+    schedule: Schedule, footprint: Footprint, *, policy: str, ranks: int, window: int, dropped: int, max_delay: int
 ) -> Figures:
     """The figures of a schedule."""
-    budget, world_size = footprint.budget, len(schedule[0]) if schedule else 1
+    budget = footprint.budget
     real = sum(sum(group) for step in schedule for group in step)
     costs = [[footprint.tokens(group) if group else 0 for group in step] for step in schedule]
     padded = sum(map(sum, costs))
@@ -123,15 +125,15 @@ def measure(
     return Figures(
         policy=policy,
         layout=footprint.layout,
-        world_size=world_size,
+        world_size=ranks,
         window=window,
         steps=len(schedule),
         emitted=sum(len(group) for step in schedule for group in step),
         dropped=dropped,
         idle_steps=sum(1 for step in schedule for group in step if not group),
         padding_ratio=1 - real / padded if padded else 0.0,
-        real_utilisation=real / (len(schedule) * world_size * budget.tokens) if schedule else 0.0,
-        critical_ratio=sum(map(max, costs)) * world_size / real if real else 0.0,
+        real_utilisation=real / (len(schedule) * ranks * budget.tokens) if schedule else 0.0,
+        critical_ratio=sum(map(max, costs)) * ranks / real if real else 0.0,
         over_budget_groups=sum(
             1
             for step, cost in zip(schedule, costs, strict=True)

@@ -27,9 +27,10 @@ class Group(NamedTuple):
 class Pack(BaseNode[Group]):
     """Yields the groups of one rank. ``begin_round`` must be called first; it sets the round's window."""
 
-    def __init__(self, source: BaseNode[Outcome], settings: Settings) -> None:
+    def __init__(self, source: BaseNode[Outcome], settings: Settings, logged_reasons: set[str]) -> None:
         super().__init__()
         self._source = source
+        self._logged_reasons = logged_reasons
         self._oversize = settings.oversize
         self._footprint = Footprint(settings.layout, settings.budget, settings.pad_to_multiple_of)
         self.planner = Planner(self._footprint, self._draw, window=settings.window, lookahead=settings.lookahead)
@@ -90,7 +91,8 @@ class Pack(BaseNode[Group]):
         return True
 
     def _count_drop(self, drop: Drop, outcome: Outcome) -> None:
-        if not self.dropped[drop.reason]:
+        if drop.reason not in self._logged_reasons:
+            self._logged_reasons.add(drop.reason)
             logger.warning(
                 "dropped %s: %s %s (further drops for this reason are only counted)",
                 outcome.record.where,

@@ -51,7 +51,7 @@ def test_a_sample_over_the_budget_is_dropped_and_counted():
 @pytest.mark.parametrize("policy", ["anchored", "paper-window", "fixed", "gmt", "bmt"])
 def test_no_samples_is_no_step(policy):
     figures = simulate([[], []], policy=policy, footprint=footprint())
-    assert (figures.steps, figures.emitted, figures.critical_ratio) == (0, 0, 0.0)
+    assert (figures.world_size, figures.steps, figures.emitted, figures.critical_ratio) == (2, 0, 0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""The command ``check``: reads shards from end to end and tells what they hold and what is wrong with them."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from odb_stream.cli.output import print_json, print_table, progress
+from odb_stream.errors import ShardError
+
+if TYPE_CHECKING:
+    from odb_stream.shardio.integrity import ShardReport
+
+EXAMPLE = "odb-stream check 'shards/chat-*.tar' --json"
+
+PROBLEMS_FOUND = 1
+"""Exit code when a shard has a problem."""
+
+
+def check(
+    urls: Annotated[list[str], typer.Argument(metavar="URLS...", help="Shards: addresses, brace ranges or globs.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Check shards: counts, cut ends, repeated keys, json and txt members, and the index where there is one.
+
+    All shards are read, whatever is found. Exits with 0 when all are sound and with 1 when one has a problem.
+    """
+    reports = checked(urls)
+    problems = sum(len(report.problems) for report in reports)
+    samples = sum(report.samples for report in reports)
+    if as_json:
+        shards = [{**asdict(report), "good": report.good} for report in reports]
+        print_json({"good": not problems, "samples": samples, "shards": shards})
+    else:
+        _print_reports(reports, title=f"{samples} samples in {len(reports)} shards, problems: {problems or 'none'}")
+    if problems:
+        raise typer.Exit(PROBLEMS_FOUND)
+
+
+def checked(urls: list[str]) -> list["ShardReport"]:
+    """A report on each shard, and one on each address that names no shard."""
+    from odb_stream.shardio import storage
+    from odb_stream.shardio.integrity import ShardReport, check_shard
+
+    reports = []
+    found: list[str] = []
+    for pattern in storage.patterns(urls):
+        try:
+            found.extend(storage.expand(pattern))
+        except ShardError as error:
+            reports.append(ShardReport(storage.log_name(pattern), 0, 0, 0, "missing", (str(error),)))
+    addresses = storage.expand(found) if found else ()
+    with progress("checking", total=len(addresses)) as advance:
+        for address in addresses:
+            reports.append(check_shard(address))
+            advance(1)
+    return reports
+
+
+def _print_reports(reports: list["ShardReport"], *, title: str) -> None:
+    table = Table(title=title)
+    table.add_column("shard", overflow="fold")
+    for name in ("samples", "members", "bytes"):
+        table.add_column(name, justify="right")
+    table.add_column("index")
+    table.add_column("state")
+    for report in reports:
+        counts = (str(report.samples), str(report.members), str(report.bytes))
+        table.add_row(report.address, *counts, report.index, Text("good") if report.good else Text("bad", style="red"))
+    print_table(table)
+    for report in reports:
+        for problem in report.problems:
+            typer.echo(f"problem: {problem}")

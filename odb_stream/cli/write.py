@@ -1,0 +1,54 @@
+"""The command ``write``: JSON lines become tar shards, with an index beside each."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from odb_stream.cli.output import Advance, print_json, print_table, progress
+
+EXAMPLE = "odb-stream write chats.jsonl shards/ --samples-per-shard 1000 --prefix chat"
+
+
+def write(
+    source: Annotated[str, typer.Argument(metavar="INPUT.jsonl", help="One JSON object a line, such as a chat.")],
+    folder: Annotated[str, typer.Argument(metavar="OUTDIR", help="Where the shards go; made if missing.")],
+    samples_per_shard: Annotated[int, typer.Option(help="Samples in each shard; the last may hold fewer.")],
+    prefix: Annotated[str, typer.Option(help="The shards are named PREFIX-000000.tar and so on.")] = "shard",
+    index: Annotated[bool, typer.Option("--index/--no-index", help="Write an index beside each shard.")] = True,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the shards of that prefix.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Write JSON lines as sample shards.
+
+    Each line becomes the KEY.json of one sample, as it stands; the keys count the lines. Equal input gives equal bytes.
+    """
+    from odb_stream.shardio import storage
+    from odb_stream.shardio.index import build_index, write_index
+    from odb_stream.shardio.writer import RawSample, jsonl_samples, write_shards
+
+    def counted(advance: Advance) -> Iterator[RawSample]:
+        for key, members in jsonl_samples(source):
+            yield key, members
+            advance(len(members["json"]) + 1)
+
+    with progress(f"writing {folder}", total=storage.size(source)) as advance:
+        written = write_shards(
+            counted(advance), folder, samples_per_shard=samples_per_shard, prefix=prefix, overwrite=overwrite
+        )
+    if index:
+        with progress("indexing", total=len(written)) as advance:
+            for shard in written:
+                write_index(shard.address, build_index(shard.address))
+                advance(1)
+    samples = sum(shard.samples for shard in written)
+    if as_json:
+        print_json({"shards": [shard._asdict() for shard in written], "samples": samples, "index": index})
+        return
+    table = Table(title=f"{samples} samples in {len(written)} shards{', indexed' if index else ''}")
+    table.add_column("shard", overflow="fold")
+    table.add_column("samples", justify="right")
+    for shard in written:
+        table.add_row(shard.address, str(shard.samples))
+    print_table(table)

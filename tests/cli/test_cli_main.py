@@ -1,0 +1,93 @@
+"""The program as a whole: help, exit codes, errors in one line, Ctrl-C, and a quick start."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from cli_support import NUMBERS_RECIPE, SECONDS, odb_stream
+
+COMMANDS = ("write", "index", "check", "run", "simulate")
+
+
+def test_the_help_lists_the_commands_and_the_exit_codes(cli):
+    result = cli("--help")
+    assert result.exit_code == 0
+    assert all(command in result.stdout for command in COMMANDS)
+    assert "Exit codes: 0 fine; 1 " in result.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_each_command_has_an_example(cli, command):
+    result = cli(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: odb-stream {command}" in result.stdout
+
+
+def test_the_help_needs_no_heavy_library():
+    script = (
+        "import sys, odb_stream.cli.main\n"
+        "heavy = {'torch', 'torchdata', 'transformers', 'numpy', 'webdataset', 'obstore', 'tokenizers'}\n"
+        "print(sorted(heavy & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=SECONDS)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_version_is_printed(cli):
+    result = cli("--version")
+    assert (result.exit_code, result.stdout.split()[0]) == (0, "odb-stream")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("fly",), ("run",), ("simulate", "--lengths", "a.npy", "--policy", "best"), ("write", "a", "b")],
+    ids=["unknown command", "no recipe", "unknown policy", "no samples per shard"],
+)
+def test_wrong_usage_ends_with_two(cli, arguments):
+    result = cli(*arguments)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+
+
+def test_an_error_is_one_line_without_a_traceback(tmp_path):
+    done = odb_stream("index", tmp_path / "gone.tar")
+    assert done.returncode == 1
+    assert done.stderr == f"error: {tmp_path}/gone.tar: no such file; check the address\n"
+    assert done.stdout == ""
+
+
+def test_debug_shows_the_traceback_as_well(tmp_path):
+    done = odb_stream("--debug", "index", tmp_path / "gone.tar")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert done.stderr.endswith(f"error: {tmp_path}/gone.tar: no such file; check the address\n")
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_in_words(refuses, chats, tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    assert str(tmp_path / "file") in refuses("write", chats, tmp_path / "file", "--samples-per-shard", 5, code=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_control_c_ends_with_130_and_one_line(recipe, workers):
+    endless = recipe(
+        NUMBERS_RECIPE.replace("def every_tenth(sample):", "def every_tenth(sample):\n    print('going', flush=True)")
+    )
+    command = [sys.executable, "-m", "odb_stream.cli.main", "run", str(endless), "--epochs", "100000000"]
+    with subprocess.Popen(
+        [*command, "--workers", str(workers), "--budget", "40"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout.readline() == "going\n"
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=SECONDS)
+    spoken = [line for line in err.splitlines() if not line.startswith("dropped ")]
+    assert (process.returncode, spoken) == (130, ["interrupted"])
+    assert set(out.splitlines()) <= {"going"}

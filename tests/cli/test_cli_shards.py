@@ -1,0 +1,146 @@
+"""The commands write, index and check on good and on damaged shards."""
+
+import io
+import json
+import tarfile
+
+import pytest
+from cli_support import CHATS, write_jsonl
+
+
+def tar_of(path, *members):
+    with tarfile.open(path, "w") as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+CHAT = json.dumps(CHATS[0]).encode()
+
+
+def test_lines_become_shards_with_indexes_that_a_check_finds_sound(cli, shards, chats):
+    assert sorted(path.name for path in shards.iterdir()) == [
+        f"shard-00000{number}.tar{suffix}" for number in range(3) for suffix in ("", ".idx.json")
+    ]
+    result = cli("check", f"{shards}/shard-{{000000..000002}}.tar", "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["good"], found["samples"]) == (0, True, 60)
+    assert [(shard["samples"], shard["index"]) for shard in found["shards"]] == [
+        (25, "good"),
+        (25, "good"),
+        (10, "good"),
+    ]
+    members = [
+        json.loads(tar.extractfile(member).read())
+        for tar in map(tarfile.open, sorted(shards.glob("*.tar")))
+        for member in tar
+    ]
+    assert members == CHATS
+
+
+def test_write_says_what_it_wrote(cli, chats, tmp_path):
+    options = ("--samples-per-shard", 40, "--prefix", "chat", "--no-index")
+    written = json.loads(cli("write", chats, tmp_path / "a", *options, "--json").stdout)
+    assert written["samples"] == 60
+    assert [(shard["address"], shard["samples"]) for shard in written["shards"]] == [
+        (f"{tmp_path}/a/chat-000000.tar", 40),
+        (f"{tmp_path}/a/chat-000001.tar", 20),
+    ]
+    assert not list((tmp_path / "a").glob("*.idx.json"))
+    table = cli("write", chats, tmp_path / "b", *options)
+    assert "60 samples in 2 shards" in table.stdout
+    assert table.stderr == ""
+
+
+def test_index_writes_beside_each_shard(cli, shards):
+    before = {path: path.read_bytes() for path in shards.glob("*.idx.json")}
+    for path in before:
+        path.unlink()
+    result = json.loads(cli("index", shards / "*.tar", "--json").stdout)
+    assert result["samples"] == 60
+    assert {path: path.read_bytes() for path in shards.glob("*.idx.json")} == before
+    assert "60 samples in 3 shards" in cli("index", shards / "*.tar").stdout
+
+
+def test_what_is_there_is_only_overwritten_when_asked(cli, refuses, chats, shards):
+    assert "overwrite" in refuses("write", chats, shards, "--samples-per-shard", 5, code=2)
+    assert cli("write", chats, shards, "--samples-per-shard", 60, "--overwrite").exit_code == 0
+    assert [path.name for path in sorted(shards.iterdir())] == ["shard-000000.tar", "shard-000000.tar.idx.json"]
+
+
+LINES = {"not JSON": "{nonsense", "no object": "[1, 2]"}
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_a_line_that_is_no_sample_is_named(refuses, tmp_path, line):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(json.dumps(CHATS[0]) + "\n\n" + line + "\n")
+    assert f"{path}, line 3" in refuses("write", path, tmp_path / "out", "--samples-per-shard", 1, code=1)
+    assert not list((tmp_path / "out").glob("*.tar"))
+
+
+def test_write_refuses_no_input_and_no_size(refuses, tmp_path, chats):
+    gone, empty = tmp_path / "gone.jsonl", write_jsonl(tmp_path / "empty.jsonl", [])
+    assert str(gone) in refuses("write", gone, tmp_path / "out", "--samples-per-shard", 1, code=1)
+    assert "empty" in refuses("write", empty, tmp_path / "out", "--samples-per-shard", 1, code=2)
+    assert "samples_per_shard is 0" in refuses("write", chats, tmp_path / "out", "--samples-per-shard", 0, code=2)
+
+
+DAMAGE = {
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "empty file": lambda path: path.write_bytes(b""),
+    "not a tar": lambda path: path.write_text("hello " * 500),
+    "repeated key": lambda path: tar_of(path, ("a.json", CHAT), ("b.json", CHAT), ("a.txt", b"again")),
+    "not JSON": lambda path: tar_of(path, ("a.json", b"{oops")),
+    "wrong messages": lambda path: tar_of(path, ("a.json", b'{"messages": "hello"}')),
+    "no key": lambda path: tar_of(path, (".json", CHAT)),
+    "pickle": lambda path: tar_of(path, ("a.pkl", b"x")),
+    "no sample": lambda path: tar_of(path),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_check_finds_the_damaged_shard_and_reads_the_others(cli, shards, damage):
+    bad = shards / "shard-000001.tar"
+    damage(bad)
+    (shards / "shard-000001.tar.idx.json").unlink()
+    result = cli("check", shards / "*.tar", "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert not found["good"]
+    assert [shard["good"] for shard in found["shards"]] == [True, False, True]
+    assert str(bad) in found["shards"][1]["problems"][0]
+    table = cli("check", shards / "*.tar")
+    assert table.exit_code == 1
+    assert f"problem: {found['shards'][1]['problems'][0]}\n" in table.stdout
+    assert "Traceback" not in table.output
+
+
+def test_check_finds_a_stale_index_and_a_missing_shard(cli, shards):
+    tar_of(shards / "shard-000000.tar", ("a.json", CHAT))
+    result = cli("check", shards / "shard-{000000..000003}.tar", "--json")
+    assert result.exit_code == 1
+    found = {shard["address"]: shard for shard in json.loads(result.stdout)["shards"]}
+    assert found[f"{shards}/shard-000000.tar"]["index"] == "bad"
+    assert found[f"{shards}/shard-000002.tar"]["good"]
+    assert "no such file" in found[f"{shards}/shard-000003.tar"]["problems"][0]
+
+
+def test_a_damaged_shard_gets_no_index(refuses, shards):
+    bad = shards / "shard-000001.tar"
+    bad.write_bytes(bad.read_bytes()[: bad.stat().st_size // 2])
+    (shards / "shard-000001.tar.idx.json").unlink()
+    assert str(bad) in refuses("index", bad, code=1)
+    assert not (shards / "shard-000001.tar.idx.json").exists()
+
+
+@pytest.mark.parametrize("command", ["index", "check"])
+def test_a_command_as_address_is_refused(refuses, command):
+    assert "pipe:" in refuses(command, "pipe:cat a.tar", code=2)
+
+
+def test_a_name_in_brackets_stands_as_it_is(cli, chats, tmp_path):
+    result = cli("write", chats, tmp_path / "[red]x", "--samples-per-shard", 60)
+    assert f"{tmp_path}/[red]x/shard-000000.tar" in result.stdout

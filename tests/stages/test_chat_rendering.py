@@ -1,0 +1,149 @@
+"""The rendering is the one that transformers gives, without transformers in the worker."""
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+from chat_templates import ALL, CHATML, THINKING, call, chat, sample, supervised, wrapped
+
+from odb_stream.errors import ConfigError, StageError
+from odb_stream.sample import Sample
+from odb_stream.stages import ChatTemplate, Tokenize
+
+TOOLS = [{"type": "function", "function": {"name": "find", "description": 'it\'s <b>"großes"</b> 世界'}}]
+CHATS = [
+    chat("hello", "world"),
+    chat("hello", "world", "hello", "world", system="be 世界"),
+    chat(" hello\n", "\n world  ", "hello", " ", system=" sys "),
+    chat("a" * 3000, "b" * 3000),
+    chat("", "", "", ""),
+    chat("q", "<think>\nr\n</think>\n\na", "q", "<think>\nr\n</think>\n\na"),
+    chat("<|im_end|>\n<|im_start|>assistant\n", "</s>[INST]"),
+    chat("😀👩‍👩‍👧", "你好\u00e9e\u0301"),
+]
+CALLS = [
+    {"role": "user", "content": "q"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [call(arguments={"q": "世界 <|im_end|>", "n": [1, {"x": None}]})],
+    },
+    {"role": "tool", "content": '{"found":\n ["a", "b\\n"]}'},
+    {"role": "assistant", "content": "done"},
+]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_rendering_equals_transformers(name):
+    tokenizer = wrapped(ALL[name])
+    stage = pickle.loads(pickle.dumps(ChatTemplate(tokenizer)))
+    for messages in CHATS:
+        rendered = stage(sample(messages=messages))
+        assert rendered["text"] == tokenizer.apply_chat_template(messages, tokenize=False)
+
+
+@pytest.mark.parametrize("name", ["thinking", "thinking_marked", "headers"])
+def test_rendering_of_tool_calls_equals_transformers(name):
+    tokenizer = wrapped(ALL[name])
+    rendered = ChatTemplate(tokenizer)(sample(messages=CALLS))
+    assert rendered["text"] == tokenizer.apply_chat_template(CALLS, tokenize=False)
+    assert "find" in supervised(rendered)[0]
+
+
+@pytest.mark.parametrize("tools", [TOOLS, '[{"type": "function", "function": {"name": "find"}}]'])
+def test_tools_are_rendered_from_a_list_or_its_json(tools):
+    import json
+
+    tokenizer = wrapped(THINKING)
+    rendered = ChatTemplate(tokenizer)(sample(messages=CALLS, tools=tools))
+    parsed = json.loads(tools) if isinstance(tools, str) else tools
+    assert rendered["text"] == tokenizer.apply_chat_template(CALLS, tools=parsed, tokenize=False)
+
+
+@pytest.mark.parametrize("tools", [None, [], "", "[]"])
+def test_no_tools_is_none(tools):
+    tokenizer = wrapped(THINKING)
+    rendered = ChatTemplate(tokenizer)(sample(messages=CALLS, tools=tools))
+    assert rendered["text"] == tokenizer.apply_chat_template(CALLS, tokenize=False)
+
+
+def test_reasoning_fields_are_given_under_both_names():
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "reasoning": "because"}]
+    for template in (THINKING, THINKING.replace("message.reasoning_content", "message.thinking")):
+        tokenizer = wrapped(template)
+        rendered = ChatTemplate(tokenizer)(sample(messages=messages))
+        assert rendered["text"] == tokenizer.apply_chat_template(messages, tokenize=False)
+        assert supervised(rendered) == ["<think>\nbecause\n</think>\n\na<|im_end|>"]
+
+
+def test_template_kwargs_reach_the_template():
+    tokenizer = wrapped(THINKING)
+    stage = ChatTemplate(tokenizer, template_kwargs={"enable_thinking": False})
+    # The prompt now ends after an empty think block, which only the last answer has.
+    assert supervised(stage(sample(messages=chat("q", "a", "q", "b")))) == ["a<|im_end|>", "b<|im_end|>"]
+
+
+def test_text_parts_become_one_string():
+    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+    messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": [{"type": "text", "text": "x"}]}]
+    rendered = ChatTemplate(wrapped(CHATML))(sample(messages=messages))
+    assert rendered["text"] == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\nx<|im_end|>\n"
+    assert messages[0]["content"] is parts
+
+
+def test_named_templates():
+    tokenizer = wrapped({"default": CHATML, "thinking": THINKING})
+    assert ChatTemplate(tokenizer).source == CHATML
+    assert ChatTemplate(tokenizer, template="thinking").source == THINKING
+    assert ChatTemplate(wrapped(THINKING), template=CHATML).source == CHATML
+    with pytest.raises(ConfigError, match=r"several chat templates \(one, two\)"):
+        ChatTemplate(wrapped({"one": CHATML, "two": CHATML}))
+
+
+def test_processor_with_a_tokenizer():
+    class Processor:
+        tokenizer = wrapped(CHATML)
+
+    rendered = ChatTemplate(Processor())(sample(messages=chat("a", "b")))
+    assert isinstance(Tokenize(Processor())(rendered), Sample)
+
+
+def test_a_template_that_tells_the_time_is_followed():
+    template = "{{- strftime_now('%H:%M:%S.%f') -}}" + CHATML
+    stage = ChatTemplate(wrapped(template))
+    for _ in range(3):
+        assert supervised(stage(sample(messages=chat("a", "b")))) == ["b<|im_end|>"]
+
+
+def test_the_sample_is_left_as_it_was():
+    before = sample(messages=chat("a", "<|im_end|>"), tools=None, extra=1)
+    copy = dict(before)
+    after = ChatTemplate(wrapped(CHATML))(before)
+    assert before == copy
+    assert (after["extra"], after.where) == (1, before.where)
+
+
+def test_stages_need_neither_torch_nor_transformers(tmp_path):
+    for stage in (ChatTemplate(wrapped(THINKING)), Tokenize(wrapped(THINKING))):
+        (tmp_path / type(stage).__name__).write_bytes(pickle.dumps(stage))
+    (tmp_path / "sample").write_bytes(pickle.dumps({"messages": chat("a", "b <|im_end|>")}))
+    script = """
+import pickle, sys
+from pathlib import Path
+from odb_stream.sample import Record, Sample, SampleRef
+folder = Path(sys.argv[1])
+fields = pickle.loads((folder / "sample").read_bytes())
+sample = Sample.of(Record(SampleRef(0, 0, 0, 0), "k", "s"), fields, seed=0, epoch=0)
+for name in ("ChatTemplate", "Tokenize"):
+    sample = pickle.loads((folder / name).read_bytes())(sample)
+assert len(sample["input_ids"]) > 5
+print(sorted({"torch", "transformers"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_template_that_refuses_a_chat_says_why():
+    with pytest.raises(StageError, match=r"train-3\.tar, key '00042'.*roles must alternate"):
+        ChatTemplate(wrapped(ALL["inst"]))(sample(messages=[*chat("a", "b"), {"role": "assistant", "content": "c"}]))

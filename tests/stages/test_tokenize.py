@@ -1,0 +1,249 @@
+"""Tokenize: the tokenizer's own ids, labels on what begins in a span, cuts by the named rule."""
+
+import pickle
+
+import numpy as np
+import pytest
+from chat_templates import CHATML, backend, chat, sample, wrapped
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from odb_stream.errors import ConfigError, StageError
+from odb_stream.sample import IGNORED_LABEL, Drop, Sample
+from odb_stream.stages import ChatTemplate, Tokenize
+from odb_stream.stages.tokenize import supervised_labels
+
+TEXTS = st.text(max_size=60) | st.lists(
+    st.sampled_from(
+        ["hello", " world", "\n", "  ", "😀", "👩‍👩‍👧", "你好", "<|im_end|>", "<think>", "ﬁ", "①", "İ", "e\u0301"]
+    )
+).map("".join)
+
+
+def bert_like() -> Tokenizer:
+    """Lower case, NFKC, and a post-processor that adds tokens."""
+    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.BpeTrainer(vocab_size=200, special_tokens=["[UNK]", "[CLS]", "[SEP]"], show_progress=False)
+    tokenizer.train_from_iterator(["hello world fi 1 answer question the user assistant"] * 5, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", None, [("[CLS]", 1), ("[SEP]", 2)])
+    return tokenizer
+
+
+def sentencepiece_like() -> Tokenizer:
+    """A space is put before the text, and before what follows a special token."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=["<unk>", "<|im_start|>", "<|im_end|>", *bytes_], show_progress=False
+    )
+    tokenizer.train_from_iterator(["hello world user assistant the answer | im_end < >"] * 5, trainer)
+    return tokenizer
+
+
+def labelled(stage, text, spans, **fields):
+    """The (token text, supervised?) pairs of a sample."""
+    out = stage(sample(text=text, spans=spans, **fields))
+    offsets = stage.encoder.encode_chat(text, fields.get("plain", ())).offsets
+    flags = (out["labels"] != IGNORED_LABEL).tolist()
+    assert (out["labels"][flags] == out["input_ids"][flags]).all()
+    return [(text[start:end], flag) for (start, end), flag in zip(offsets, flags, strict=True)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=TEXTS)
+@pytest.mark.parametrize("make", [backend, bert_like, sentencepiece_like])
+def test_ids_are_the_tokenizers_own(make, text):
+    tokenizer = wrapped(tokenizer=make())
+    for fields, own in (
+        ({}, tokenizer(text)),
+        ({"spans": [(0, len(text))]}, tokenizer(text, add_special_tokens=False)),
+    ):
+        out = Tokenize(tokenizer)(sample(text=text, **fields))
+        ids = own["input_ids"]
+        if isinstance(out, Drop):
+            assert len(ids) < 2 or not text
+            assert out.reason == ("nothing_supervised" if text and ids else "empty")
+        else:
+            assert out["input_ids"].tolist() == ids
+            assert out["labels"].tolist() == ids
+            assert out["input_ids"].dtype == out["labels"].dtype == np.int32
+
+
+def test_plain_text_gets_the_tokenizers_special_tokens_and_is_supervised_whole():
+    out = Tokenize(bert_like())(sample(text="hello world"))
+    assert out["input_ids"][[0, -1]].tolist() == [1, 2]
+    assert out["labels"].tolist() == out["input_ids"].tolist()
+
+
+def test_padding_and_truncation_of_the_tokenizer_do_not_matter():
+    tokenizer = wrapped()
+    tokenizer("hello world", truncation=True, max_length=1, padding="max_length")
+    assert len(Tokenize(tokenizer)(sample(text="hello world"))["input_ids"]) > 1
+
+
+@pytest.mark.parametrize(
+    ("spans", "flags"),
+    [
+        ([(0, 4)], [1, 0, 0]),
+        ([(4, 16)], [0, 1, 1]),
+        ([(5, 16)], [0, 0, 1]),  # the second token began before the span
+        ([(4, 7)], [0, 1, 0]),  # it reaches beyond the end of the span
+        ([(5, 9)], [0, 0, 0]),
+        ([(0, 2), (10, 11)], [1, 0, 1]),
+        ([(4, 4)], [0, 0, 0]),
+        ([], [0, 0, 0]),
+    ],
+)
+def test_a_token_is_supervised_where_it_begins(spans, flags):
+    ids = np.array([7, 8, 9], dtype=np.int32)
+    labels = supervised_labels(ids, [(0, 4), (4, 10), (10, 16)], spans)
+    assert (labels != IGNORED_LABEL).astype(int).tolist() == flags
+    assert labels[labels != IGNORED_LABEL].tolist() == ids[labels != IGNORED_LABEL].tolist()
+
+
+@pytest.mark.parametrize("trim", [True, False])
+def test_white_space_belongs_to_where_it_is(trim):
+    # A byte-level post-processor that trims offsets lets white space begin where it ends.
+    stage = Tokenize(wrapped(tokenizer=backend(trim)))
+    assert labelled(stage, "user\n hello", [(5, 11)]) == [("user", False), ("\n", False), (" hello", True)]
+
+
+@pytest.mark.parametrize("letter", ["😀", "你", "é", "👩‍👩‍👧", "\U00020bb7"])
+def test_every_token_of_a_character_is_supervised(letter):
+    stage = Tokenize(wrapped())
+    text = f"<|im_start|>{letter}x{letter}<|im_end|>{letter}"
+    start, end = 12 + len(letter), 13 + 2 * len(letter)
+    out = stage(sample(text=text, spans=[(start, end)]))
+    chosen = out["labels"][out["labels"] != IGNORED_LABEL].tolist()
+    assert backend().decode(chosen) == f"x{letter}"
+
+
+def test_offsets_are_those_of_the_original_text():
+    stage = Tokenize(bert_like())
+    text = "ﬁ ① HELLO İ World"
+    # NFKC and lower case change lengths before and inside the span; "World" is characters 12 to 17.
+    spelled = labelled(stage, text, [(12, 17)])
+    assert "".join(part for part, flag in spelled if flag) == "World"
+    assert all(not flag for part, flag in spelled if part not in "World")
+
+
+@given(text=TEXTS, cuts=st.lists(st.integers(0, 60), max_size=6))
+@settings(max_examples=150, deadline=None)
+def test_labels_follow_the_spans(text, cuts):
+    stage = Tokenize(wrapped())
+    cuts = sorted(min(cut, len(text)) for cut in cuts)
+    spans = list(zip(cuts[0::2], cuts[1::2], strict=False))
+    out = stage(sample(text=text, spans=spans))
+    offsets = stage.encoder.encode_chat(text).offsets
+    flags = [any(start <= begin < end for start, end in spans) for begin, _ in offsets]
+    if isinstance(out, Drop):
+        assert not any(flags[1:])
+    else:
+        assert (out["labels"] != IGNORED_LABEL).tolist() == flags
+
+
+@pytest.mark.parametrize(
+    ("truncate", "kept", "reason"),
+    [("right", slice(0, 4), None), ("left", slice(-4, None), None), ("drop", None, "too_long")],
+)
+def test_what_is_cut(truncate, kept, reason):
+    text = "hello world hello world user assistant"
+    whole = Tokenize(wrapped())(sample(text=text))
+    out = Tokenize(wrapped(), max_length=4, truncate=truncate)(sample(text=text))
+    if kept is None:
+        assert isinstance(out, Drop)
+        assert out.reason == reason
+        assert "00042" in out.detail
+        assert "max_length is 4" in out.detail
+    else:
+        assert out["input_ids"].tolist() == out["labels"].tolist() == whole["input_ids"][kept].tolist()
+        assert out["truncated"] == len(whole["input_ids"]) - 4
+    fits = Tokenize(wrapped(), max_length=len(whole["input_ids"]), truncate=truncate)(sample(text=text))
+    assert fits["input_ids"].tolist() == whole["input_ids"].tolist()
+    assert "truncated" not in fits
+
+
+def test_right_is_the_default():
+    assert Tokenize(wrapped()).truncate == "right"
+
+
+def test_nothing_supervised_after_the_cut_or_the_shift():
+    rendered = ChatTemplate(wrapped(CHATML))(sample(messages=chat("hello " * 50, "world")))
+    whole = Tokenize(wrapped())(rendered)
+    length = len(whole["input_ids"])
+    first = int((whole["labels"] != IGNORED_LABEL).argmax())
+    for limit in range(1, length):
+        out = Tokenize(wrapped(), max_length=limit)(rendered)
+        if limit <= first:
+            assert isinstance(out, Drop)
+            assert out.reason == "nothing_supervised"
+            assert f"of {length}" in out.detail
+        else:
+            assert isinstance(out, Sample)
+    # A supervised first token is no target: nothing predicts it.
+    out = Tokenize(wrapped())(sample(text="user hello", spans=[(0, 4)]))
+    assert out.reason == "nothing_supervised"
+    assert Tokenize(wrapped())(sample(text="user")) == Drop(
+        "nothing_supervised",
+        "shards/train-3.tar, key '00042' (sample 7, byte offset 1536): no supervised token among the 1 tokens",
+    )
+    assert Tokenize(wrapped())(sample(text="hello world", spans=[])).reason == "nothing_supervised"
+
+
+@pytest.mark.parametrize("fields", [{}, {"spans": []}])
+def test_empty_text_is_a_drop(fields):
+    out = Tokenize(wrapped())(sample(text="", **fields))
+    assert out.reason == "empty"
+    assert "00042" in out.detail
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "has no 'text': put ChatTemplate before Tokenize"),
+        ({"text": b"a"}, "has a 'text' of type bytes"),
+        ({"text": "a\udc80"}, r"U\+DC80"),
+        ({"text": "abc", "spans": [(0, 4)]}, r"spans holds \(0, 4\)"),
+        ({"text": "abc", "spans": [(1, 2), (0, 1)]}, r"spans holds \(0, 1\)"),
+        ({"text": "abc", "spans": [(0, 1)], "plain": [(2, 1)]}, r"plain holds \(2, 1\)"),
+    ],
+)
+def test_bad_samples(fields, words):
+    with pytest.raises(StageError, match=r"Tokenize, shards/train-3\.tar, key '00042'.*" + words):
+        Tokenize(wrapped())(sample(**fields))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_length": 0}, "max_length is 0"),
+        ({"max_length": -5}, "max_length is -5"),
+        ({"max_length": 1.5}, "max_length must be an integer"),
+        ({"truncate": "middle"}, "truncate is 'middle', but must be one of: right, left, drop"),
+    ],
+)
+def test_bad_settings(options, words):
+    with pytest.raises(ConfigError, match=words):
+        Tokenize(wrapped(), **options)
+
+
+def test_pickled_it_gives_the_same():
+    stage = Tokenize(wrapped(), max_length=7, truncate="left")
+    again = pickle.loads(pickle.dumps(stage))
+    text = "hello world " * 5
+    assert again == stage
+    assert repr(again) == repr(stage)
+    assert "0x" not in repr(stage)
+    assert again(sample(text=text))["input_ids"].tolist() == stage(sample(text=text))["input_ids"].tolist()
+
+
+def test_the_sample_is_left_as_it_was():
+    before = sample(text="hello world", extra=1)
+    after = Tokenize(wrapped())(before)
+    assert before == {"text": "hello world", "extra": 1}
+    assert (after["extra"], after.where) == (1, before.where)
