@@ -65,7 +65,7 @@ class _Check:
             self.problems.append(str(error))
             return
         if "messages" in fields and not _are_messages(fields["messages"]):
-            self.problems.append(f"{record.where}: `messages` is no list of objects with `role` and `content` (or `tool_calls`)")
+            self.problems.append(f"{record.where}: `messages` is no list of objects with `role` and `content`")
 
 
 def check_shard(address: str) -> ShardReport:
@@ -105,8 +105,8 @@ def _check_index(address: str, found: ShardIndex) -> tuple[IndexState, list[str]
 
 
 def _are_messages(messages: Any) -> bool:
-    return (
-        isinstance(messages, list)
-        and bool(messages)
-        and all(isinstance(message, dict) and "role" in message and message.keys() & {"content", "tool_calls"} for message in messages)
-    )
+    return isinstance(messages, list) and bool(messages) and all(map(_is_message, messages))
+
+
+def _is_message(message: Any) -> bool:
+    return isinstance(message, dict) and "role" in message and ("content" in message or "tool_calls" in message)

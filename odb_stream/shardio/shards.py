@@ -46,7 +46,7 @@ class Shards:
         storage.patterns(self.urls)
 
     def reading(self, world: World, *, seed: int, epoch: int) -> "ShardReading":
-        """Open the shards for one rank and one epoch. Raises ShardError for a missing or empty shard or a stale index."""
+        """Open the shards for one rank and epoch. Raises ShardError for a missing or empty shard or a stale index."""
         addresses = storage.expand(self.urls)
         counts = _counts(addresses, world.size)
         order = shard_order(len(addresses), seed=seed, epoch=epoch, shuffle=self.shuffle)

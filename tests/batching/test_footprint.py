@@ -37,7 +37,8 @@ def test_a_part_of_a_feasible_group_is_feasible(footprint, group):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("tokens", 0), ("tokens", -5), ("tokens", 1.5), ("tokens", True), ("patches", 0), ("samples", 0)]
+    ("field", "value"),
+    [("tokens", 0), ("tokens", -5), ("tokens", 1.5), ("tokens", True), ("patches", 0), ("samples", 0)],
 )
 def test_a_budget_names_the_field_that_cannot_be(field, value):
     with pytest.raises(ConfigError, match=rf"Budget\.{field}.*{value}"):

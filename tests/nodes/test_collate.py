@@ -117,10 +117,8 @@ def test_a_batch_equals_separate_runs(family, attention, layout, multiple):
     ]
     start = 0
     for row, (part, one) in enumerate(zip(alone, samples, strict=True)):
-        if layout == "packed":
-            mine = together[:, start : start + one.length]
-        else:
-            mine = together[row : row + 1, : one.length]
+        packed_row, padded_row = together[:, start : start + one.length], together[row : row + 1, : one.length]
+        mine = packed_row if layout == "packed" else padded_row
         assert torch.allclose(mine, part, atol=1e-5), f"sample {row} sees its neighbours"
         start += one.length
     separate = sum(
