@@ -8,6 +8,7 @@ from odb_stream.errors import ConfigError
 Layout = Literal["padded", "packed"]
 Closure = Literal["join", "quota"]
 Oversize = Literal["error", "drop", "solo"]
+MixedModality = Literal["auto", "dummy", "off"]
 
 MEBIBYTE = 1024 * 1024
 
@@ -57,8 +58,14 @@ class Settings:
     lookahead: int = 128
     workers: int = 0
     seed: int = 0
+    closure: Closure = "join"
+    quota: int | None = None
+    rebalance: bool = True
     oversize: Oversize = "error"
+    mixed_modality: MixedModality = "auto"
     max_bytes: int = 512 * MEBIBYTE
+    grad_accum: int = 1
+    timeout: float = 600.0
     pad_token_id: int = 0
     pad_to_multiple_of: int = 1
     pin_memory: bool = False
@@ -68,15 +75,44 @@ class Settings:
             raise ConfigError(f"budget must be a Budget, not {self.budget!r}: write budget=odb.Budget(tokens=16_384)")
         require_choice("layout", self.layout, get_args(Layout))
         require_choice("oversize", self.oversize, get_args(Oversize))
-        for name in ("window", "lookahead", "max_bytes", "pad_to_multiple_of"):
+        require_choice("mixed_modality", self.mixed_modality, get_args(MixedModality))
+        require_choice("closure", self.closure, get_args(Closure))
+        for name in ("window", "lookahead", "max_bytes", "pad_to_multiple_of", "grad_accum"):
             require_int(name, getattr(self, name), minimum=1)
         for name in ("workers", "seed", "pad_token_id"):
             require_int(name, getattr(self, name), minimum=0)
+        if not isinstance(self.rebalance, bool):
+            raise ConfigError(f"rebalance must be True or False, not {self.rebalance!r}")
+        if isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float) or not self.timeout > 0:
+            raise ConfigError(f"timeout is {self.timeout!r}, but must be a number of seconds above 0")
+        if self.closure == "quota":
+            require_int("quota (with closure='quota')", self.quota, minimum=1)
+        elif self.quota is not None:
+            raise ConfigError(f"quota is {self.quota}, but closure is 'join': set closure='quota', or leave quota out")
         if self.pad_to_multiple_of > self.budget.tokens:
             raise ConfigError(
                 f"pad_to_multiple_of is {self.pad_to_multiple_of}, larger than Budget.tokens ({self.budget.tokens}): "
                 "no batch could fit"
             )
+
+
+SHARED_SETTINGS = (
+    "budget",
+    "layout",
+    "window",
+    "lookahead",
+    "seed",
+    "closure",
+    "quota",
+    "rebalance",
+    "oversize",
+    "mixed_modality",
+    "max_bytes",
+    "grad_accum",
+    "pad_token_id",
+    "pad_to_multiple_of",
+)
+"""Settings that must be equal on all ranks; ``workers``, ``timeout`` and ``pin_memory`` are each rank's own."""
 
 
 def require_int(name: str, value: object, *, minimum: int) -> None:

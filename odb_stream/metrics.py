@@ -1,10 +1,11 @@
 """What a loader did, as plain numbers: the source of ``Loader.report()``."""
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from odb_stream.batching.account import Account
+from odb_stream.batching.ledger import StepTotals
 from odb_stream.sample import StepInfo
 
 
@@ -25,7 +26,7 @@ class Totals:
     max_delay: int = 0
 
     def count(self, info: StepInfo) -> None:
-        """Enter one step as this rank's loop received it."""
+        """Enter one step of this rank."""
         self.emitted += info.samples
         self.steps += 1
         self.idle_steps += info.idle
@@ -34,12 +35,21 @@ class Totals:
         self.supervised_tokens += info.supervised_tokens
         self.critical_tokens += info.padded_tokens
 
-    def settle(self, *, dropped: Mapping[str, int], abandoned: int, solo: int, max_delay: int) -> None:
-        """Enter what is known only at the end of an epoch."""
-        self.dropped.update(dropped)
-        self.abandoned += abandoned
-        self.solo += solo
-        self.max_delay = max(self.max_delay, max_delay)
+    def count_all(self, totals: StepTotals) -> None:
+        """Enter one step of all ranks."""
+        self.emitted += totals.samples
+        self.steps += 1
+        self.idle_steps += totals.idle_ranks
+        self.tokens += totals.tokens
+        self.padded_tokens += totals.padded_tokens
+        self.supervised_tokens += totals.supervised
+        self.critical_tokens += totals.largest_padded
+
+    def add(self, account: Account) -> None:
+        """Enter what is known only when a stream ends."""
+        self.dropped.update(account.dropped)
+        self.solo += account.solo
+        self.max_delay = max(self.max_delay, account.max_delay)
 
     def figures(self, *, ranks: int, budget: int) -> dict[str, Any]:
         """The totals with their ratios, defined as in :class:`odb_stream.batching.simulate.Figures`."""

@@ -4,14 +4,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from odb_stream.config import Budget, Layout
+from odb_stream.config import Budget, Layout, Settings
 
 
 class Size(NamedTuple):
-    """What batching knows of a sample: ``length`` in tokens after every stage, and vision ``patches``."""
+    """What batching knows of a sample: ``length`` in tokens after every stage and vision ``patches`` decide.
+
+    ``supervised`` tokens, ``bytes`` in memory and the number of ``images`` are carried along for the account.
+    """
 
     length: int
     patches: int = 0
+    supervised: int = 0
+    bytes: int = 0
+    images: int = 0
 
 
 @dataclass(frozen=True)
@@ -20,11 +26,21 @@ class Footprint:
 
     A padded group of n samples costs ``n * c(longest)`` tokens, a packed one ``c(sum)``, where ``c`` rounds up to
     ``multiple``. A group is feasible when its tokens, patches and samples are within the budget; the bound is hard.
+    Where a group may be given a dummy image, room for it is reserved in every group, on top of that cost: so a part of
+    a feasible group is feasible.
     """
 
     layout: Layout
     budget: Budget
     multiple: int = 1
+    dummy_tokens: int = 0
+    dummy_patches: int = 0
+
+    @classmethod
+    def of(cls, settings: Settings, *, dummy_tokens: int = 0, dummy_patches: int = 0) -> "Footprint":
+        """The cost rule of a loader with these settings."""
+        multiple = settings.pad_to_multiple_of
+        return cls(settings.layout, settings.budget, multiple, dummy_tokens, dummy_patches)
 
     def rounded(self, tokens: int) -> int:
         """``tokens`` rounded up to the multiple."""
@@ -33,16 +49,16 @@ class Footprint:
     @property
     def room(self) -> int:
         """The most tokens before rounding that one packed row can hold."""
-        return self.budget.tokens // self.multiple * self.multiple
+        return self.budget.tokens // self.multiple * self.multiple - self.dummy_tokens
 
     @property
     def most_patches(self) -> int | None:
-        """The bound on patches, None without one."""
-        return self.budget.patches
+        """The patches that a group may have, None without a bound."""
+        return None if self.budget.patches is None else self.budget.patches - self.dummy_patches
 
     def most_samples(self, longest: int) -> int:
         """How many samples fit into a padded group whose longest has ``longest`` tokens (0 when none does)."""
-        count = self.budget.tokens // self.rounded(longest)
+        count = self.budget.tokens // self.rounded(longest + self.dummy_tokens)
         return count if self.budget.samples is None else min(count, self.budget.samples)
 
     def tokens(self, lengths: Iterable[int]) -> int:
@@ -55,11 +71,16 @@ class Footprint:
     def feasible(self, sizes: Iterable[Size]) -> bool:
         """Whether the samples fit into one group under the budget."""
         sizes = list(sizes)
-        budget = self.budget
+        most_patches, most_samples = self.most_patches, self.budget.samples
+        lengths = [size.length for size in sizes]
+        if self.layout == "padded":
+            fits = len(sizes) <= self.budget.tokens // self.rounded(max(lengths) + self.dummy_tokens)
+        else:
+            fits = sum(lengths) <= self.room
         return (
-            self.tokens(size.length for size in sizes) <= budget.tokens
-            and (budget.patches is None or sum(size.patches for size in sizes) <= budget.patches)
-            and (budget.samples is None or len(sizes) <= budget.samples)
+            fits
+            and (most_patches is None or sum(size.patches for size in sizes) <= most_patches)
+            and (most_samples is None or len(sizes) <= most_samples)
         )
 
     def oversize(self, size: Size) -> bool:

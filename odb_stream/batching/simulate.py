@@ -2,13 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import Literal, get_args
 
 from odb_stream.batching import baselines
+from odb_stream.batching.account import Account
 from odb_stream.batching.baselines import Schedule
 from odb_stream.batching.footprint import Footprint, Size
+from odb_stream.batching.groups import Group
+from odb_stream.batching.lockstep import Lockstep
 from odb_stream.batching.planner import Planner
+from odb_stream.batching.protocol import Program
 from odb_stream.config import require_choice, require_int
 from odb_stream.errors import ConfigError
 
@@ -61,11 +65,12 @@ def simulate(
     window: int = 1024,
     lookahead: int = 128,
     batch_size: int = 8,
+    rebalance: bool = True,
 ) -> Figures:
     """Run a policy over the lengths of each rank.
 
     A sample over the budget is dropped and counted, as with ``oversize="drop"``. ``batch_size`` is for ``fixed``,
-    ``window`` and ``lookahead`` are for ``anchored`` and ``paper-window``.
+    ``window`` and ``lookahead`` are for ``anchored`` and ``paper-window``, ``rebalance`` is for ``anchored``.
 
     Raises:
         ConfigError: an unknown policy, a setting below 1 or a length below 1.
@@ -79,7 +84,7 @@ def simulate(
     kept = [[length for length in lengths if not footprint.oversize(Size(length))] for lengths in ranks]
     max_delay = 0
     if policy == "anchored":
-        schedule, max_delay = anchored(kept, footprint, window=window, lookahead=lookahead)
+        schedule, max_delay = anchored(kept, footprint, window=window, lookahead=lookahead, rebalance=rebalance)
     elif policy == "paper-window":
         schedule = baselines.paper_window(kept, footprint, window=window, slots=lookahead)
     elif policy == "fixed":
@@ -92,25 +97,59 @@ def simulate(
     )
 
 
+class LengthPacker:
+    """The packing stage over an array of lengths, as the alignment program uses it."""
+
+    def __init__(self, lengths: list[int], footprint: Footprint, *, window: int, lookahead: int) -> None:
+        self._footprint = footprint
+        self._sizes = [Size(length) for length in lengths]
+        stream = iter(enumerate(self._sizes))
+        self.planner = Planner(footprint, lambda: next(stream, None), window=window, lookahead=lookahead)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no further group will come."""
+        return self.planner.exhausted
+
+    def begin_round(self, number: int) -> int:
+        """Set the window of a round; returns the number of groups to plan in it."""
+        self.planner.begin_round(number)
+        return self.planner.lookahead
+
+    def next_group(self) -> Group[int] | None:
+        """The next group; its samples are their places in the array."""
+        tickets = self.planner.form_group()
+        if tickets is None:
+            return None
+        return Group.of(tuple(tickets), tuple(self._sizes[ticket] for ticket in tickets), self._footprint)
+
+    def account(self) -> Account:
+        """Nothing is dropped here."""
+        return Account({}, 0, self.planner.window.max_delay)
+
+    def snapshot(self) -> None:
+        """Nothing: a simulation is not resumed."""
+
+
 def anchored(
-    ranks: list[list[int]], footprint: Footprint, *, window: int, lookahead: int
+    ranks: list[list[int]], footprint: Footprint, *, window: int, lookahead: int, rebalance: bool = True
 ) -> tuple[Schedule, int]:
-    """This package's policy: every rank plans rounds of anchored groups, and ranks that run out idle."""
-    planned: list[list[list[int]]] = []
-    max_delay = 0
-    for lengths in ranks:
-        stream = iter([(ticket, Size(length)) for ticket, length in enumerate(lengths)])
-        planner = Planner(footprint, lambda stream=stream: next(stream, None), window=window, lookahead=lookahead)  # type: ignore[misc]
-        groups: list[list[int]] = []
-        for number in range(len(lengths) + 1):
-            planner.begin_round(number)
-            formed = [planner.form_group() for _ in range(planner.lookahead)]
-            groups.extend([lengths[ticket] for ticket in group] for group in formed if group)
-            if planner.exhausted:
-                break
-        planned.append(groups)
-        max_delay = max(max_delay, planner.window.max_delay)
-    return [list(step) for step in zip_longest(*planned, fillvalue=[])], max_delay
+    """This package's policy, by the programs that real ranks run; the schedule and the largest delay."""
+    packers = [LengthPacker(lengths, footprint, window=window, lookahead=lookahead) for lengths in ranks]
+    programs = [
+        Program(
+            rank=rank, ranks=len(ranks), packer=packer, footprint=footprint, seed=0, epoch=0, rebalance=rebalance
+        )
+        for rank, packer in enumerate(packers)
+    ]
+    lockstep = Lockstep(programs)
+    schedule = [
+        [[size.length for size in deliver.group.sizes] if deliver.group else [] for deliver in step]
+        for step in lockstep.steps()
+    ]
+    for error in lockstep.errors.values():
+        raise error
+    return schedule, max(packer.planner.window.max_delay for packer in packers)
 
 
 def measure(

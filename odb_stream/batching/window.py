@@ -121,7 +121,7 @@ class Window:
         order, sizes, budget = self._by_length, self._sizes, self._footprint.budget
         members: list[int] = []
         room = self._footprint.room
-        patches = budget.patches
+        patches = self._footprint.most_patches
         place = bisect_left(order, (sizes[anchor].length, anchor))
         while place >= 0:
             length, ticket = order.pop(place)

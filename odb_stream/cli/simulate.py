@@ -40,6 +40,12 @@ def simulate(
     ] = 16_384,
     batch_size: Annotated[int, typer.Option(help="Samples in a batch of the policy fixed.")] = 8,
     pad_to_multiple_of: Annotated[int, typer.Option(help="Widths are rounded up to it.")] = 1,
+    rebalance: Annotated[
+        bool,
+        typer.Option(
+            "--rebalance/--no-rebalance", help="anchored only: ranks with data left give groups to those without."
+        ),
+    ] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, or a list of them with --policy all.")
     ] = False,
@@ -55,6 +61,7 @@ def simulate(
         window=window,
         lookahead=lookahead,
         pad_to_multiple_of=pad_to_multiple_of,
+        rebalance=rebalance,
     )
     parts = parse_shares(shares)
     ranks = deal(load_lengths(lengths), _world_size(world_size, parts), parts)
@@ -116,7 +123,7 @@ def load_lengths(path: Path) -> list[int]:
 
 def measured(policy: Policy, ranks: list[list[int]], settings: Settings, batch_size: int) -> dict[str, Any]:
     """The figures of one policy, and the seconds that it took."""
-    footprint = Footprint(settings.layout, settings.budget, settings.pad_to_multiple_of)
+    footprint = Footprint.of(settings)
     started = time.perf_counter()
     figures = run_policy(
         ranks,
@@ -125,6 +132,7 @@ def measured(policy: Policy, ranks: list[list[int]], settings: Settings, batch_s
         window=settings.window,
         lookahead=settings.lookahead,
         batch_size=batch_size,
+        rebalance=settings.rebalance,
     )
     return {**asdict(figures), "seconds": time.perf_counter() - started}
 

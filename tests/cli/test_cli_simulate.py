@@ -48,6 +48,24 @@ def test_shares_set_the_ranks(cli, lengths):
     assert (equal["steps"], uneven["steps"]) == (17, 25)
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_eight_uneven_ranks(cli, lengths, policy):
+    """Every sample comes out, whatever the shares; only rebalancing keeps the ranks with little data busy."""
+    ranks = ("--world-size", 8, "--shares", "1,2,3,4,5,6,7,8")
+    options = ("--policy", policy, *ranks, "--window", 16, "--token-budget", 1000)
+    figures = json.loads(cli("simulate", "--lengths", lengths, *options, "--json").stdout)
+    still = json.loads(cli("simulate", "--lengths", lengths, *options, "--no-rebalance", "--json").stdout)
+    assert list(figures) == list(still) == KEYS
+    assert figures["world_size"] == 8
+    assert figures["emitted"] == still["emitted"] == len(LENGTHS)
+    if policy == "anchored":
+        assert figures["idle_steps"] <= 7
+        assert still["idle_steps"] > figures["steps"]
+        assert still["critical_ratio"] > 1.3 * figures["critical_ratio"]
+    else:
+        assert {**figures, "seconds": 0} == {**still, "seconds": 0}
+
+
 def test_all_policies_are_compared(cli, lengths):
     table = cli("simulate", "--lengths", lengths)
     assert table.exit_code == 0
