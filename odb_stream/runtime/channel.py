@@ -43,7 +43,8 @@ class Channel(Generic[T]):
         """No item will follow; the consumer gets ``error``, or the end, after what is still inside."""
         with self._changed:
             self._ended = True
-            self._error = error
+            if not self._closed:
+                self._error = error
             self._changed.notify_all()
 
     def take(self) -> T:
@@ -66,11 +67,17 @@ class Channel(Generic[T]):
                 raise self._error
             raise StopIteration
 
+    @property
+    def wanted(self) -> bool:
+        """Whether the consumer is still there and nothing has gone wrong."""
+        return not self._closed and not self._ended
+
     def close(self) -> None:
         """End both sides at once; what is inside is let go. May be called again, from any thread."""
         with self._changed:
             self._closed = True
             self._items.clear()
+            self._error = None  # its traceback refers to everything that was running
             self._changed.notify_all()
 
     def _has_room(self, size: int) -> bool:

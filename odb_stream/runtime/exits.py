@@ -1,18 +1,15 @@
 """Says in words how a worker process ended, what it was doing, and the way out."""
 
 import signal
-from collections.abc import Sequence
-
-from odb_stream.sample import Record
 
 GUARD = 'if __name__ == "__main__":'
 
 
-def describe_exit(process: str, exit_code: int | None, *, ready: bool, records: Sequence[Record]) -> str:
+def describe_exit(process: str, exit_code: int | None, *, ready: bool, task: str | None) -> str:
     """One message for a process that ended unasked.
 
     ``exit_code`` is negative for a signal, as ``multiprocessing.Process.exitcode`` is; ``ready`` tells whether the
-    process had finished starting, ``records`` what it was preparing.
+    process had finished starting, ``task`` says what it was doing, None if it waited for work.
     """
     killed_by = _signal_name(-exit_code) if exit_code is not None and exit_code < 0 else None
     ended = f"{process} was killed by {killed_by}" if killed_by else f"{process} ended with exit code {exit_code}"
@@ -21,12 +18,7 @@ def describe_exit(process: str, exit_code: int | None, *, ready: bool, records: 
             f"{ended} before it was ready. Its traceback is on standard error. Workers import the main module: a "
             f"script's own code must stand under `{GUARD}`, and its imports must work in a fresh process."
         )
-    if not ready:
-        doing = "starting"
-    elif records:
-        doing = f"preparing {len(records)} records from {records[0].where}"
-    else:
-        doing = "waiting for work"
+    doing = (task or "waiting for work") if ready else "starting"
     return f"{ended} while {doing}. {_way_out(killed_by)}"
 
 

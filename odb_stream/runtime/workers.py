@@ -13,14 +13,27 @@ from concurrent.futures import Future
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
+from typing import Any
 
 from odb_stream.config import require_int
-from odb_stream.errors import ConfigError, WorkerError
+from odb_stream.errors import ConfigError, OdbStreamError, WorkerError
 from odb_stream.runtime.exits import GUARD, describe_exit
 from odb_stream.runtime.spawnable import pickle_for_workers
-from odb_stream.runtime.worker_process import Done, Message, Ready, Unfit, pack_task, serve
-from odb_stream.sample import Record
-from odb_stream.stages.prepare import Prepare, PreparedChunk
+from odb_stream.runtime.worker_process import (
+    PROTOCOL,
+    DecodeTask,
+    Done,
+    Message,
+    PrepareTask,
+    Ready,
+    Task,
+    Unfit,
+    serve,
+)
+from odb_stream.sample import Drop, FloatArray, PreparedImage, Record
+from odb_stream.stages.chunk import PreparedChunk
+from odb_stream.stages.prepare import Prepare
+from odb_stream.stages.realize import Decoded
 
 CLOSED = "the worker pool is closed: build a new Loader to go on."
 EXIT_SECONDS = 5.0
@@ -54,16 +67,37 @@ class WorkerPool:
         the pool is closed or a worker has ended.
         """
         if self._crew is not None:
-            return self._crew.submit(records, epoch)
-        if self._closed:
-            raise WorkerError(CLOSED)
+            words = f"preparing {len(records)} records from {records[0].where}"
+            return self._crew.submit(PrepareTask.of(records, epoch), words)
+        self._require_open()
         future: Future[PreparedChunk] = Future()
         future.set_result(self._prepare.chunk(records, epoch))
+        return future
+
+    def submit_decode(self, source: int, images: tuple[PreparedImage, ...]) -> "Future[Decoded | OdbStreamError]":
+        """Have the images of one sample of a source decoded. The rest is as for :meth:`submit`."""
+        task = DecodeTask(source, images)
+        if self._crew is not None:
+            return self._crew.submit(task, f"decoding {len(images)} images of one sample")
+        self._require_open()
+        future: Future[Decoded | OdbStreamError] = Future()
+        future.set_result(task.run(self._prepare))
         return future
 
     def wait(self, future: "Future[PreparedChunk]") -> PreparedChunk:
         """Wait for a submitted chunk; Ctrl-C interrupts. Raises WorkerError when a worker ended or on ``close``."""
         return future.result()
+
+    def wait_decoded(self, future: "Future[Decoded | OdbStreamError]") -> FloatArray | Drop:
+        """Wait for decoded images and give their pixels; also raises what a transform raised."""
+        result = future.result()
+        if isinstance(result, OdbStreamError):
+            raise result
+        return result if isinstance(result, Drop) else result.pixels()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise WorkerError(CLOSED)
 
     def close(self) -> None:
         """End the workers and fail whatever is awaited; returns at once, may be called again.
@@ -88,7 +122,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.name = name
         self.ready = False
-        self.pending: dict[int, tuple[Future[PreparedChunk], Sequence[Record]]] = {}
+        self.pending: dict[int, tuple[Future[Any], str]] = {}
         self.connection, theirs = context.Pipe()
         # Once ours is the only other end, the worker's death is the end of the stream, even amid a message.
         with theirs:
@@ -152,18 +186,18 @@ class _Crew:
             raise
         threading.Thread(target=self._listen, name="odb_stream-workers", daemon=True).start()
 
-    def submit(self, records: Sequence[Record], epoch: int) -> "Future[PreparedChunk]":
-        """Send a task to the worker with the fewest."""
+    def submit(self, task: Task, words: str) -> "Future[Any]":
+        """Send a task to the worker with the fewest; ``words`` say what the task is."""
         number = next(self._numbers)
-        task = pack_task(number, records, epoch)
-        future: Future[PreparedChunk] = Future()
+        packed = pickle.dumps((number, task), PROTOCOL)
+        future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
         with self._lock:
             if self._ended_because is not None:
                 raise WorkerError(self._ended_because)
             worker = min(self._workers, key=lambda worker: len(worker.pending))
-            worker.pending[number] = (future, records)
-        worker.send(task)
+            worker.pending[number] = (future, words)
+        worker.send(packed)
         return future
 
     def end(self, reason: str) -> None:
@@ -202,7 +236,7 @@ class _Crew:
             first = next(iter(worker.pending.values()), None)
             exit_code = worker.bury()
             process = f"{worker.name} (pid {worker.process.pid})"
-            self.end(describe_exit(process, exit_code, ready=worker.ready, records=first[1] if first else ()))
+            self.end(describe_exit(process, exit_code, ready=worker.ready, task=first[1] if first else None))
             with self._lock:
                 self._workers.remove(worker)
             return
@@ -214,11 +248,11 @@ class _Crew:
                     f"{worker.name} could not rebuild the pipeline it was sent: {cause}. Every stage must unpickle in "
                     "a fresh process: what it needs must be importable there and not depend on this process's state."
                 )
-            case Done(number, chunk):
+            case Done(number, answer):
                 with self._lock:
                     awaited = worker.pending.pop(number, None)
                 if awaited is not None:
-                    awaited[0].set_result(chunk)
+                    awaited[0].set_result(answer)
 
 
 @contextlib.contextmanager

@@ -122,4 +122,4 @@ def test_daemonic_process_is_refused() -> None:
     ],
 )
 def test_exit_in_words(exit_code: int | None, ready: bool, words: str) -> None:
-    assert words in describe_exit("worker 1 of 1", exit_code, ready=ready, records=())
+    assert words in describe_exit("worker 1 of 1", exit_code, ready=ready, task=None)

@@ -1,0 +1,228 @@
+"""Signs of life: clocks, ages, lifelines, and what a rank concludes from them."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_store import MemoryStore
+
+from odb_stream.runtime import heartbeat
+from odb_stream.runtime.addresses import own_addresses
+from odb_stream.runtime.heartbeat import MOST_SECONDS, Ages, Heartbeat, RunningClock
+from odb_stream.runtime.lifeline import Lifelines
+from odb_stream.runtime.news import News
+from odb_stream.runtime.rendezvous import Rendezvous
+
+PATIENCE = 10.0
+
+
+def test_a_pause_of_this_process_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([100.0, 100.5, 1000.0, 1000.25])
+    monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    clock = RunningClock()
+    assert [clock.now() for _ in range(3)] == [0.5, 0.5 + MOST_SECONDS, 0.75 + MOST_SECONDS]
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.lists(st.integers(0, 2), min_size=3, max_size=3)), min_size=1))
+def test_an_age_is_the_time_since_the_last_change(readings: Sequence[tuple[int, list[int]]]) -> None:
+    ages, now = Ages(3, 0.0), 0.0
+    last, changed = [b"", b"", b""], [0.0, 0.0, 0.0]
+    for step, values in readings:
+        now += step
+        counts = [str(value).encode() for value in values]
+        ages.record(counts, now)
+        changed = [now if new != old else at for new, old, at in zip(counts, last, changed, strict=True)]
+        last = counts
+    expected = {rank: now - at for rank, at in enumerate(changed) if now - at > 2}
+    assert ages.older_than(2, now) == expected
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Lifelines, Lifelines]]:
+    """The hub, and rank 1 connected to it."""
+    hub, other = Lifelines(0), Lifelines(1)
+    invitation = hub.invite(2)
+    answering = threading.Thread(target=listen_until, args=(hub, lambda _: bool(hub._lines)))
+    answering.start()
+    assert other.connect(invitation)
+    answering.join()
+    yield hub, other
+    for lifelines in (hub, other):
+        lifelines.close_sockets()
+
+
+def listen_until(lifelines: Lifelines, done: Callable[[list[News]], bool]) -> list[News]:
+    heard: list[News] = []
+    for _ in range(100):
+        heard += lifelines.listen(0.1)
+        if done(heard):
+            break
+    return heard
+
+
+def heard_by(lifelines: Lifelines) -> list[News]:
+    return listen_until(lifelines, bool)
+
+
+@pytest.mark.parametrize("ends", [0, 1])
+def test_the_end_of_a_line_is_a_death(pair: tuple[Lifelines, Lifelines], ends: int) -> None:
+    pair[ends].close()
+    assert heard_by(pair[1 - ends]) == [News("died", (ends,))]
+
+
+@pytest.mark.parametrize("ends", [0, 1])
+def test_but_not_of_a_rank_that_has_said_that_it_leaves(pair: tuple[Lifelines, Lifelines], ends: int) -> None:
+    news = News("left", (ends,))
+    pair[ends].say(News("died", (7,)))
+    pair[ends].say(news)
+    pair[ends].close()
+    other = pair[1 - ends]
+    assert listen_until(other, lambda _: not other._lines) == [News("died", (7,)), news]
+
+
+def test_waking_ends_a_wait(pair: tuple[Lifelines, Lifelines]) -> None:
+    pair[0].wake()
+    assert pair[0].listen(PATIENCE) == []
+
+
+def test_strangers_are_turned_away() -> None:
+    hub, stranger = Lifelines(0), Lifelines(1)
+    invitation = hub.invite(2)
+    answering = threading.Thread(target=listen_until, args=(hub, lambda _: bool(hub._lines)))
+    answering.start()
+    wrong = invitation.replace(hub._word.hex(), "00" * 16)
+    assert not stranger.connect(wrong)
+    assert stranger.connect(invitation)
+    answering.join()
+    assert list(hub._lines.values()) == [1]
+    stranger.close()
+    hub.close()
+
+
+def test_a_hello_may_come_in_pieces() -> None:
+    hub = Lifelines(0)
+    hub.invite(2)
+    assert hub._listener is not None
+    with socket.create_connection(("127.0.0.1", hub._listener.getsockname()[1])) as caller:
+        for byte in [*hub._word, 0, 0, 0, 1]:
+            caller.sendall(bytes([byte]))
+            hub.listen(0.1)
+        listen_until(hub, lambda _: bool(hub._lines))
+        assert caller.recv(16) == hub._answer
+    hub.close()
+
+
+def test_nobody_answers(caplog: pytest.LogCaptureFixture) -> None:
+    lifelines = Lifelines(3)
+    assert not lifelines.connect('[9, ["127.0.0.1"], "00", "11"]')
+    assert "rank 3 found no way to connect to rank 0, port 9 of 127.0.0.1" in caplog.text
+    lifelines.close()
+
+
+def test_loopback_addresses_come_last() -> None:
+    addresses = own_addresses()
+    assert "127.0.0.1" in addresses
+    ranks = [address.startswith("127.") or address == "::1" for address in addresses]
+    assert ranks == sorted(ranks)
+
+
+class Crew:
+    """Heartbeats of three ranks over one store, without lifelines."""
+
+    def __init__(self, *, timeout: float = 600.0, size: int = 3) -> None:
+        self.store = MemoryStore()
+        self.rendezvous = [Rendezvous(self.store, rank=rank, size=size) for rank in range(size)]
+        self.beats = [
+            Heartbeat(self.store, Lifelines(rank), meeting, rank=rank, size=size, interval=0.02, timeout=timeout)
+            for rank, meeting in enumerate(self.rendezvous)
+        ]
+        for beat in self.beats:
+            beat.start()
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.store.answers.set()
+        for beat in self.beats:
+            beat.stop(PATIENCE)
+            assert not beat._thread.is_alive()
+
+    def news(self, rank: int, within: float = PATIENCE) -> News | None:
+        return self.beats[rank].wait_for_news(within)
+
+
+def test_all_ranks_hear_the_same_first_news() -> None:
+    with Crew() as crew:
+        for rank in range(3):
+            crew.beats[rank].publish(News("broken", (rank,), "at the same time"))
+        first = crew.news(0)
+        assert first is not None
+        assert [crew.news(rank) for rank in range(3)] == [first] * 3
+        assert crew.beats[0].about(range(3)) == first
+
+
+def test_one_that_leaves_calls_off_what_the_others_wait_for() -> None:
+    with Crew() as crew:
+        refusals: list[News | None] = []
+        waiting = threading.Thread(target=lambda: refusals.append(crew.rendezvous[1].meet_all()))
+        waiting.start()
+        crew.beats[2].leave()
+        waiting.join(PATIENCE)
+        assert refusals == [News("left", (2,))]
+
+
+def test_silence_matters_only_while_one_waits() -> None:
+    with Crew(timeout=0.3) as crew:
+        crew.beats[2].stop(PATIENCE)
+        assert crew.news(0, within=1.0) is None
+        crew.beats[1].waiting = True
+        news = crew.news(1)
+        assert news is not None
+        assert (news.kind, news.ranks) == ("silent", (2,))
+        assert "timeout 0.3 s" in news.detail
+        assert crew.news(0) == news
+
+
+def test_a_store_that_does_not_answer_is_noticed_by_the_age_of_its_last_answer() -> None:
+    with Crew() as crew:
+        assert crew.beats[1].silence() < MOST_SECONDS
+        crew.store.answers.clear()
+        wait_until(lambda: crew.beats[1].silence() > 0.5)
+        assert crew.beats[1].news is None
+        crew.store.answers.set()
+        wait_until(lambda: crew.beats[1].silence() < 0.5)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it never came to be")
+
+
+def test_a_lost_store_is_remembered_and_news_still_heard() -> None:
+    with Crew() as crew:
+        crew.store.lose()
+        wait_until(lambda: crew.beats[1].lost is not None)
+        assert crew.news(1, within=0.0) is None
+        crew.beats[1].publish(News("died", (0,)))
+        assert crew.news(1) == News("died", (0,))
+
+
+def test_after_the_hub_has_left_the_store_is_let_alone() -> None:
+    """Its host may end now, and every call would print pages of warnings."""
+    with Crew() as crew:
+        crew.beats[0].leave()
+        assert [crew.news(rank) for rank in range(3)] == [News("left", (0,))] * 3
+        crew.beats[0].stop(PATIENCE)
+        crew.store.lose()
+        for rank in (1, 2):
+            crew.beats[rank].leave()
+            crew.beats[rank].stop(PATIENCE)
+            assert crew.beats[rank].lost is None
