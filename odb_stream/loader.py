@@ -1,50 +1,77 @@
-"""Loader: builds the node graph of a pipeline, runs it one epoch at a time and keeps the account."""
+"""Loader: the front of a pipeline. Checks the settings on all ranks, hands out epochs and keeps the account."""
 
 import copy
+import hashlib
+import logging
 import weakref
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import torch
+import torch.distributed as dist
 
-from odb_stream.config import MEBIBYTE, Budget, Layout, Oversize, Settings, World
-from odb_stream.errors import ConfigError, StageError, StateError
-from odb_stream.metrics import Totals
-from odb_stream.nodes.align import Align
-from odb_stream.nodes.collate import STEP_KEY, Batch, Collate
-from odb_stream.nodes.pack import Pack
-from odb_stream.nodes.prefetch import Prefetch
-from odb_stream.nodes.prepare import PrepareRecords
-from odb_stream.nodes.read import Read
+from odb_stream.config import (
+    MEBIBYTE,
+    SHARED_SETTINGS,
+    Budget,
+    Closure,
+    Layout,
+    MixedModality,
+    Oversize,
+    Settings,
+    World,
+)
+from odb_stream.epoch import Epoch, Shop, Stream
+from odb_stream.errors import ConfigError
+from odb_stream.nodes.collate import Batch
+from odb_stream.nodes.modality import DummyImage, DummyRule
 from odb_stream.pipeline import Pipeline
-from odb_stream.runtime.waits import Waits
+from odb_stream.runtime.gloo import Gloo
+from odb_stream.runtime.transport import Local, Transport
 from odb_stream.runtime.workers import WorkerPool
 from odb_stream.shardio.source import Segment
+from odb_stream.stages.visual import ExpandVisualTokens
 
-JOIN_SECONDS = 5.0
+JOIN_SECONDS = 2.0
 """How long ``close`` lets the background thread finish what it is in the middle of."""
+
+logger = logging.getLogger(__name__)
 
 
 class Loader:
     """A stream of batches: plain dicts of tensors, one ``for`` loop an epoch.
 
+    With several data-parallel ranks each builds a Loader with the same settings, in the same order relative to other
+    collective calls; all ranks then make the same number of steps, whatever their data.
+
     Args:
         pipeline: where samples come from and what happens to them.
-        budget: the hard bound on every batch.
+        budget: the hard bound on every batch of a rank.
         layout: ``"padded"`` rows, or one ``"packed"`` row with positions that restart.
-        window: samples held for grouping. Larger windows pad less and delay a sample longer.
+        window: samples held for grouping on each rank. Larger windows pad less and delay a sample longer.
         lookahead: groups planned in a round, at most.
         workers: processes that run the stages; 0 runs them in a thread of this process.
         seed: of every draw: shard order, sample order, augmentation, order of steps.
+        closure: ``"join"`` ends an epoch when every sample of every rank was emitted once. ``"quota"`` repeats the data
+            and ends an epoch at the first step at which all ranks together emitted ``quota`` samples.
+        quota: samples over all ranks in an epoch, with ``closure="quota"``.
+        rebalance: move groups between ranks when some run out of data before others; without it these ranks idle.
         oversize: a sample that exceeds the budget alone is an ``"error"``, ``"drop"`` (counted), or goes ``"solo"``.
-        max_bytes: bound on the finished batches that wait for the training loop.
+        mixed_modality: ``"auto"`` gives a rank without images, on a step where another has some, a minimal image of no
+            effect, so that all enter a sharded vision encoder; ``"dummy"`` does so on every step without images, as
+            DDP without ``find_unused_parameters`` needs it; ``"off"`` never does.
+        max_bytes: bound on decoded images and finished batches that wait for the training loop.
+        grad_accum: steps of one optimizer update. ``loss_scale`` is over them all, ``accum_last`` marks the last.
+        world: this rank's place among the data-parallel ranks; None takes it from torch.distributed.
         pad_token_id: fills padded places; they carry no label.
         pad_to_multiple_of: widths are rounded up to it.
         pin_memory: page-locked tensors, for copying to an accelerator.
+        timeout: seconds without a sign of life after which another rank is given up.
 
     Raises:
-        ConfigError: a setting or the pipeline cannot work; the message names the field and the value.
+        ConfigError: a setting or the pipeline cannot work, or ranks disagree; the message names the field and value.
     """
 
     def __init__(
@@ -57,84 +84,134 @@ class Loader:
         lookahead: int = 128,
         workers: int = 0,
         seed: int = 0,
+        closure: Closure = "join",
+        quota: int | None = None,
+        rebalance: bool = True,
         oversize: Oversize = "error",
+        mixed_modality: MixedModality = "auto",
         max_bytes: int = 512 * MEBIBYTE,
+        grad_accum: int = 1,
+        world: World | None = None,
         pad_token_id: int = 0,
         pad_to_multiple_of: int = 1,
         pin_memory: bool = False,
+        timeout: float = 600.0,
     ) -> None:
-        self._settings = Settings(
+        settings = Settings(
             budget=budget,
             layout=layout,
             window=window,
             lookahead=lookahead,
             workers=workers,
             seed=seed,
+            closure=closure,
+            quota=quota,
+            rebalance=rebalance,
             oversize=oversize,
+            mixed_modality=mixed_modality,
             max_bytes=max_bytes,
+            grad_accum=grad_accum,
             pad_token_id=pad_token_id,
             pad_to_multiple_of=pad_to_multiple_of,
             pin_memory=pin_memory,
+            timeout=timeout,
         )
         if not isinstance(pipeline, Pipeline):
             raise ConfigError(f"the first argument of Loader must be a Pipeline, not {pipeline!r}")
         if pin_memory and not torch.accelerator.is_available():
             raise ConfigError("pin_memory is True, but torch sees no accelerator here: leave it False")
-        self._source = pipeline.source
-        self._world = World()
-        self._reading = self._source.reading(self._world, seed=seed, epoch=0)
-        self._pool = WorkerPool(pipeline.prepare(seed), workers)
-        self._waits = Waits()
-        self._totals = Totals()
-        self._logged_reasons: set[str] = set()
+        self._settings = settings
+        self._world = world or current_world()
+        self._world_was_given = world is not None
+        self._transport = connect(self._world, timeout)
+        self._finalizer = weakref.finalize(self, _leave, self._transport)
+        self._epoch: weakref.ref[Epoch] | None = None
+        self._endless: Stream | None = None
         self._next_epoch = 0
-        self._current: weakref.ref[Epoch] | None = None
         self._closed = False
+        try:
+            agree(settings, self._transport)
+            first = pipeline.source.reading(self._world, seed=seed, epoch=0)
+            self._plan = first.plan
+            self._samples = total_samples(first.samples, self._transport)
+            pool = WorkerPool(pipeline.prepare(seed), workers)
+        except BaseException:
+            self._finalizer()
+            raise
+        dummy = dummy_image(pipeline, settings.mixed_modality, self._world.size)
+        self._shop = Shop(pipeline.source, settings, self._world, pool, self._transport, first, dummy)
 
     @property
     def samples(self) -> int | None:
-        """Samples that an epoch of this rank reads, drops included; None when only reading can tell."""
-        return self._reading.samples
+        """Samples that all ranks together read in an epoch, drops included; None when only reading can tell."""
+        return self._samples
 
     @property
     def plan(self) -> tuple[Segment, ...]:
         """Which stretches of which shards this rank reads in the first epoch (empty for a dataset)."""
-        return self._reading.plan
+        return self._plan
 
     def __iter__(self) -> Iterator[Batch]:
         """Start the next epoch; an epoch that is still running ends, and its rest is counted as abandoned."""
         if self._closed:
             raise ConfigError("this Loader is closed: build a new one")
+        if not self._world_was_given and self._world.size < current_world().size:
+            raise ConfigError(
+                "torch.distributed was started after this Loader was built, so every rank would read the same data: "
+                "call init_process_group first, then build the Loader"
+            )
         self._end_epoch()
-        epoch = Epoch(self, self._next_epoch)
+        stream = self._endless or Stream(self._shop, self._next_epoch)
+        if self._settings.closure == "quota":
+            self._endless = stream
+        epoch = Epoch(self._shop, stream, self._next_epoch, self)
         self._next_epoch += 1
-        self._current = weakref.ref(epoch)
+        self._epoch = weakref.ref(epoch)
         return epoch
 
+    def _running(self) -> Epoch | None:
+        return self._epoch() if self._epoch is not None else None
+
     def _end_epoch(self) -> None:
-        epoch = self._current() if self._current is not None else None
+        epoch = self._running()
         if epoch is not None:
             epoch.close()
-        self._current = None
+        if self._endless is not None and self._endless.settled:
+            self._endless = None
+        self._epoch = None
 
     def report(self) -> dict[str, Any]:
-        """What was emitted, dropped, abandoned and waited for so far, as a plain dict; ``global`` is over all ranks."""
-        totals = copy.deepcopy(self._totals)
-        epoch = self._current() if self._current is not None else None
-        if epoch is not None:
-            epoch.settle_into(totals)
-        figures = totals.figures(ranks=1, budget=self._settings.budget.tokens)
-        overall = totals.figures(ranks=self._world.size, budget=self._settings.budget.tokens)
-        return {**figures, "wait_seconds": dict(self._waits.seconds), "global": overall}
+        """What was emitted, dropped, abandoned and waited for so far, as a plain dict.
+
+        ``global`` holds the same figures over all ranks: exact for what was emitted, as of the last planned round for
+        drops; what was abandoned is this rank's own.
+        """
+        mine, everyone = copy.deepcopy(self._shop.mine), copy.deepcopy(self._shop.everyone)
+        epoch = self._running()
+        stream = epoch.stream if epoch is not None else self._endless
+        if stream is not None and not stream.settled:
+            stream.add_to(mine, everyone)
+        budget = self._settings.budget.tokens
+        return {
+            **mine.figures(ranks=1, budget=budget),
+            "wait_seconds": dict(self._shop.waits.seconds),
+            "global": everyone.figures(ranks=self._world.size, budget=budget),
+        }
 
     def close(self) -> None:
-        """End the epoch and the workers at once. May be called again."""
+        """End the epoch, the workers and the connection to other ranks at once; never waits for a peer."""
+        if self._closed:
+            return
         self._closed = True
-        epoch = self._current() if self._current is not None else None
         self._end_epoch()
-        self._pool.close()
-        if epoch is not None:
-            epoch.join(JOIN_SECONDS)
+        if self._endless is not None:
+            self._endless.close()
+            self._endless = None
+        self._transport.leave()
+        self._shop.pool.close()
+        if self._shop.last_thread is not None:
+            self._shop.last_thread.join(JOIN_SECONDS)
+        self._finalizer()
 
     def __enter__(self) -> Self:
         return self
@@ -145,88 +222,54 @@ class Loader:
         self.close()
 
 
-class Epoch(Iterator[Batch]):
-    """One pass over the data; what ``iter(loader)`` gives."""
+def current_world() -> World:
+    """This process's place by torch.distributed, or alone where that is not running."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return World()
+    return World(dist.get_rank(), dist.get_world_size())
 
-    def __init__(self, loader: Loader, number: int) -> None:
-        settings, waits = loader._settings, loader._waits
-        self._number = number
-        self._totals = loader._totals
-        self._emitted = 0
-        self._settled = False
-        self._ended = False
-        self._superseded = False
-        self._reading = (
-            loader._reading
-            if number == 0
-            else loader._source.reading(loader._world, seed=settings.seed, epoch=number)
+
+def connect(world: World, timeout: float) -> Transport:
+    """A transport between the ranks of a world. All of them must call this."""
+    if world.size == 1:
+        return Local()
+    if not (dist.is_available() and dist.is_initialized()):
+        raise ConfigError(
+            f"World.size is {world.size}, but torch.distributed is not running: call init_process_group first"
         )
-        read = Read(self._reading, waits)
-        prepare = PrepareRecords(read, loader._pool, workers=settings.workers, epoch=number, waits=waits)
-        self._pack = Pack(prepare, settings, loader._logged_reasons)
-        align = Align(self._pack, seed=settings.seed, epoch=number)
-        self._prefetch = Prefetch(
-            Collate(align, settings), max_bytes=settings.max_bytes, waits=waits, at_end=prepare.cancel
-        )
+    return Gloo(world, timeout=timeout)
 
-    def __next__(self) -> Batch:
-        if self._superseded:
-            raise StateError(
-                f"this iterator of epoch {self._number} was ended by close() or by a new iterator of the same Loader"
-            )
-        if self._ended:
-            raise StopIteration
-        try:
-            batch: Batch = next(self._prefetch)
-        except StopIteration:
-            self._finish()
-            raise
-        info = batch[STEP_KEY]
-        self._emitted += info.samples
-        self._totals.count(info)
-        return batch
 
-    def _finish(self) -> None:
-        self._ended = True
-        self._settle()
-        dropped = self._pack.dropped
-        if not self._emitted and dropped.total():
-            raise StageError(
-                f"epoch {self._number}: all {dropped.total()} samples were dropped ({dict(dropped)}), nothing is left "
-                "to train on; the log names the first sample of each reason"
-            )
+def dummy_image(pipeline: Pipeline, mode: MixedModality, ranks: int) -> DummyRule | None:
+    """The image that ranks without one are given, and when; None where there is no need."""
+    expand = next((stage for stage in pipeline.stages if isinstance(stage, ExpandVisualTokens)), None)
+    if mode == "off" or (mode == "auto" and (ranks == 1 or expand is None)):
+        return None
+    if expand is None:
+        raise ConfigError("mixed_modality is 'dummy', but the pipeline has no ExpandVisualTokens: there are no images")
+    return DummyRule(DummyImage.of(expand), always=mode == "dummy")
 
-    def close(self) -> None:
-        """End this epoch now; samples that were not emitted count as abandoned."""
-        if not self._ended and not self._superseded:
-            self._superseded = True
-            self._prefetch.close()
-            self._settle()
 
-    def join(self, seconds: float) -> None:
-        """Wait for the background thread to end."""
-        self._prefetch.join(seconds)
+def _leave(transport: Transport) -> None:
+    transport.leave()
+    transport.close()
 
-    def settle_into(self, totals: Totals) -> None:
-        """Add to ``totals`` what this epoch has settled so far, if it still runs."""
-        if not self._settled:
-            self._add_to(totals, abandoned=0)
 
-    def _settle(self) -> None:
-        if self._settled:
-            return
-        self._settled = True
-        expected = self._reading.samples if self._reading.samples is not None else self._pack.received
-        abandoned = 0 if self._ended else expected - self._emitted - self._pack.dropped.total()
-        self._add_to(self._totals, abandoned=abandoned)
+def agree(settings: Settings, transport: Transport) -> None:
+    """Raise a ConfigError, on every rank, that names the first setting in which ranks differ."""
+    values = [repr(getattr(settings, name)) for name in SHARED_SETTINGS]
+    digests = [hashlib.blake2b(value.encode(), digest_size=8).digest() for value in values]
+    table = transport.gather(np.frombuffer(b"".join(digests), dtype=np.int64).copy())
+    for name, value, column in zip(SHARED_SETTINGS, values, table.T.tolist(), strict=True):
+        for rank, digest in enumerate(column):
+            if digest != column[0]:
+                raise ConfigError(
+                    f"{name} differs between rank 0 and rank {rank} (on this rank, {transport.rank}, it is {value}): "
+                    "give every rank the same settings"
+                )
 
-    def _add_to(self, totals: Totals, *, abandoned: int) -> None:
-        totals.settle(
-            dropped=self._pack.dropped.copy(),
-            abandoned=abandoned,
-            solo=self._pack.solo,
-            max_delay=self._pack.planner.window.max_delay,
-        )
 
-    def __del__(self) -> None:
-        self.close()
+def total_samples(samples: int | None, transport: Transport) -> int | None:
+    """Samples over all ranks; None when some rank does not know its own."""
+    known = transport.gather(np.array([-1 if samples is None else samples], dtype=np.int64))[:, 0].tolist()
+    return None if -1 in known else sum(known)

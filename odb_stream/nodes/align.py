@@ -1,65 +1,166 @@
-"""Align: rounds of groups become numbered steps, in an order drawn from (seed, epoch, round)."""
+"""Align: drives this rank's program over the transport, so that all ranks make the same steps; yields these."""
 
-from collections import deque
-from itertools import islice
+import logging
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 from torchdata.nodes import BaseNode
 
-from odb_stream.batching.ledger import Ledger, loss_scale
-from odb_stream.nodes.pack import Group, Pack
-from odb_stream.sample import PreparedSample, StepInfo
-from odb_stream.seeds import STEP_ORDER, permutation
+from odb_stream.batching.events import Decode, Deliver, Exchange, Gather, RoundState
+from odb_stream.batching.groups import Counts, Group, Integers
+from odb_stream.batching.ledger import StepTotals, loss_scale
+from odb_stream.batching.protocol import Program
+from odb_stream.errors import OdbStreamError
+from odb_stream.nodes.decoder import Decoder
+from odb_stream.nodes.modality import DummyRule
+from odb_stream.nodes.moves import decode_groups, encode_groups
+from odb_stream.runtime.transport import Left, Transport
+from odb_stream.sample import IGNORED_LABEL, PreparedSample, SampleRef, StepInfo
+
+logger = logging.getLogger(__name__)
 
 
 class Step(NamedTuple):
-    """One step of this rank: its samples in batch order, and what the training loop must know of it."""
+    """One step of this rank: its samples in batch order, and what the training loop must know of it.
+
+    ``totals`` are over all ranks. ``state`` and ``place`` (the number of the step in its round) say where the run
+    stands; ``ends_epoch`` marks the step at which a quota is reached.
+    """
 
     samples: tuple[PreparedSample, ...]
     info: StepInfo
+    totals: StepTotals
+    state: RoundState
+    place: int
+    ends_epoch: bool
 
 
 class Align(BaseNode[Step]):
-    """Yields steps. The groups of a round come in random order, whatever lengths were planned together."""
+    """Yields steps. Runs in the background thread; the only place that talks to other ranks."""
 
-    def __init__(self, source: Pack, *, seed: int, epoch: int) -> None:
+    def __init__(
+        self,
+        program: Program[PreparedSample],
+        transport: Transport,
+        decoder: Decoder,
+        *,
+        pad_token: int,
+        dummy: DummyRule | None,
+    ) -> None:
         super().__init__()
-        self._source = source
-        self._seed = seed
-        self._epoch = epoch
-        self._round = 0
-        self._planned: deque[Group] = deque()
-        self._ledger = Ledger()
+        self._decoder = decoder
+        self._dummy = dummy
+        self.program = program
+        self._footprint = program.footprint
+        self._transport = transport
+        self._pad_token = pad_token
+        self._run = program.run()
+        self._answer: Any = None
+        self._epoch = program.epoch
+        self._broken = False
+        self.moved_in = 0
+        """Samples that came from other ranks."""
+        self.moved_out = 0
+        """Samples that went to other ranks."""
+        self.taken = 0
+        """Samples that the training loop has taken."""
 
     def next(self) -> Step:
-        if not self._planned:
-            self._plan_round()
-        group = self._planned.popleft()
-        tally = group.tally
-        totals = self._ledger.enter([tally])
+        while True:
+            event = self._run.send(self._answer)
+            self._answer = None
+            if isinstance(event, Deliver):
+                return self._step(event)
+            self._answer = self._answered(event)
+
+    def finish(self) -> None:
+        """Run the program to its end without delivering, so that peers learn that this rank's loop has left.
+
+        Alone there is nobody to tell, and after a failure of the transport nobody can be told.
+        """
+        if self._transport.size == 1 or self._broken:
+            return
+        try:
+            for _ in self:
+                pass
+        except (OdbStreamError, Left) as error:
+            logger.debug("rank %d: after its loop had left: %s", self._transport.rank, error)
+
+    def get_state(self) -> dict[str, Any]:
+        return {"round": self.program.round}
+
+    def _answered(self, event: Gather | Exchange | Decode) -> Any:
+        if isinstance(event, Decode):
+            return self._decoder.decode(event.groups, event.upcoming)
+        self._broken = True
+        answer = self._gathered(event) if isinstance(event, Gather) else self._exchanged(event)
+        self._broken = False
+        return answer
+
+    def _gathered(self, gather: Gather) -> Integers:
+        return self._transport.gather(gather.values)
+
+    def _exchanged(self, exchange: Exchange) -> dict[int, list[Group[PreparedSample]]]:
+        outgoing = {rank: encode_groups(groups) for rank, groups in exchange.outgoing.items()}
+        data = self._transport.exchange(outgoing, exchange.incoming)
+        received = {rank: decode_groups(groups, self._footprint) for rank, groups in data.items()}
+        if not exchange.stand_ins:
+            self.moved_out += _samples_in(exchange.outgoing)
+            self.moved_in += _samples_in(received)
+        return received
+
+    def _step(self, deliver: Deliver) -> Step:
+        group, totals = deliver.group, deliver.totals
+        counts = group.counts if group is not None else Counts()
+        samples = self._samples(deliver)
+        padded_tokens = counts.padded_tokens
+        if self._needs_dummy(samples, totals) and self._dummy is not None:
+            samples = self._dummy.image.given_to(samples)
+            if group is not None:
+                padded_tokens = self._footprint.tokens([sample.length for sample in samples])
         info = StepInfo(
             epoch=self._epoch,
             step=totals.step,
-            refs=tuple(sample.ref for sample in group.samples),
-            samples=tally.samples,
-            tokens=tally.tokens,
-            padded_tokens=tally.padded_tokens,
-            supervised_tokens=tally.supervised,
+            refs=tuple(sample.ref for sample in group.samples) if group is not None else (),
+            samples=counts.samples,
+            tokens=counts.tokens,
+            padded_tokens=padded_tokens,
+            supervised_tokens=counts.supervised,
             global_samples=totals.samples,
             global_tokens=totals.tokens,
             global_supervised_tokens=totals.supervised,
             samples_seen=totals.samples_seen,
-            loss_scale=loss_scale(tally.supervised, totals.supervised, 1),
+            loss_scale=loss_scale(counts.supervised, totals.supervised, self._transport.size),
+            idle=group is None,
+            has_images=counts.images > 0,
+            any_rank_has_images=totals.images > 0,
         )
-        return Step(group.samples, info)
+        if deliver.ends_epoch:
+            self._epoch += 1
+        return Step(samples, info, totals, deliver.state, deliver.place, deliver.ends_epoch)
 
-    def get_state(self) -> dict[str, Any]:
-        return {"round": self._round, "source": self._source.state_dict()}
+    def _needs_dummy(self, samples: tuple[PreparedSample, ...], totals: StepTotals) -> bool:
+        if self._dummy is None or any(sample.images for sample in samples):
+            return False
+        return self._dummy.always or totals.images > 0
 
-    def _plan_round(self) -> None:
-        groups = list(islice(self._source, self._source.begin_round(self._round)))
-        if not groups:
-            raise StopIteration
-        order = permutation(len(groups), STEP_ORDER, self._seed, self._epoch, self._round)
-        self._planned.extend(groups[place] for place in order)
-        self._round += 1
+    def _samples(self, deliver: Deliver) -> tuple[PreparedSample, ...]:
+        if deliver.group is not None:
+            return deliver.group.samples
+        if deliver.stand_in is not None:
+            sample = self._decoder.decode_one(deliver.stand_in.samples[0])
+            if sample is not None:
+                return (sample,)
+        return (synthetic_sample(self._pad_token),)
+
+
+def _samples_in(groups: Mapping[int, list[Group[PreparedSample]]]) -> int:
+    return sum(len(group.samples) for of_rank in groups.values() for group in of_rank)
+
+
+def synthetic_sample(pad_token: int) -> PreparedSample:
+    """What an idle batch is made of when no rank ever had a sample to lend: one supervised token, no meaning."""
+    ids = np.full(2, pad_token, dtype=np.int32)
+    labels = np.array([IGNORED_LABEL, pad_token], dtype=np.int32)
+    return PreparedSample(SampleRef(-1, -1, -1, -1), ids, labels, 1)

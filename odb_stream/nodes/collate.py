@@ -1,7 +1,7 @@
 """Collate: the samples of a step become one dict of tensors, padded or packed, as transformers models take it."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from odb_stream.batching.footprint import Footprint
 from odb_stream.config import Settings
 from odb_stream.errors import ConfigError
 from odb_stream.nodes.align import Step
-from odb_stream.sample import IGNORED_LABEL, PreparedSample, StepInfo
+from odb_stream.sample import IGNORED_LABEL, IntArray, PreparedSample, StepInfo
 
 STEP_KEY = "odb_step"
 """Where a batch carries its StepInfo until ``pop_step`` takes it."""
@@ -19,24 +19,30 @@ STEP_KEY = "odb_step"
 Batch = dict[str, Any]
 
 
-class Collate(BaseNode[Batch]):
-    """Yields batches; each still holds its StepInfo."""
+class Finished(NamedTuple):
+    """A batch and the step it was made of."""
+
+    batch: Batch
+    step: Step
+
+
+class Collate(BaseNode[Finished]):
+    """Yields finished batches."""
 
     def __init__(self, source: BaseNode[Step], settings: Settings) -> None:
         super().__init__()
         self._source = source
         self._pad_token = settings.pad_token_id
-        self._footprint = Footprint(settings.layout, settings.budget, settings.pad_to_multiple_of)
+        self._footprint = Footprint.of(settings)
         self._pin = settings.pin_memory
 
-    def next(self) -> Batch:
+    def next(self) -> Finished:
         step = next(self._source)
         build = padded if self._footprint.layout == "padded" else packed
         batch = build(step.samples, self._footprint, self._pad_token)
         if self._pin:
             batch = {key: value.pin_memory() if torch.is_tensor(value) else value for key, value in batch.items()}
-        batch[STEP_KEY] = step.info
-        return batch
+        return Finished(batch, step)
 
     def get_state(self) -> dict[str, Any]:
         return {"source": self._source.state_dict()}
@@ -72,11 +78,17 @@ def padded(samples: Sequence[PreparedSample], footprint: Footprint, pad_token: i
         ids[row, :length] = sample.input_ids
         labels[row, :length] = sample.labels
         mask[row, :length] = 1
-    return {
+    batch = {
         "input_ids": torch.from_numpy(ids),
         "attention_mask": torch.from_numpy(mask),
         "labels": torch.from_numpy(labels),
     }
+    if any(sample.token_types is not None for sample in samples):
+        types = np.zeros(shape, dtype=np.int64)
+        for row, sample in enumerate(samples):
+            types[row, : sample.length] = 0 if sample.token_types is None else sample.token_types
+        batch["mm_token_type_ids"] = torch.from_numpy(types)
+    return batch | visual(samples)
 
 
 def packed(samples: Sequence[PreparedSample], footprint: Footprint, pad_token: int) -> Batch:
@@ -86,7 +98,8 @@ def packed(samples: Sequence[PreparedSample], footprint: Footprint, pad_token: i
     ``cu_seq_lens_q/k`` (int32, shape (samples + 1,)) and ``max_length_q/k`` (int) are the same boundaries for kernels
     of variable length. There is no attention mask, and ``use_cache`` is False: transformers keeps packed samples apart
     by their positions only then. Where the row is filled up to a multiple, the filling is a sequence of its own,
-    without labels, and counts as one more entry in the boundaries.
+    without labels, and counts as one more entry in the boundaries. For models with M-RoPE ``position_ids`` has shape
+    (4, 1, width): these positions, then the three rope rows of each sample.
     """
     lengths = [sample.length for sample in samples]
     total = sum(lengths)
@@ -100,15 +113,42 @@ def packed(samples: Sequence[PreparedSample], footprint: Footprint, pad_token: i
     ends = np.cumsum(lengths)
     starts = ends - lengths
     positions = np.arange(width, dtype=np.int64) - np.repeat(starts, lengths)
+    rows = positions[None]
+    if any(sample.rope is not None for sample in samples):
+        rows = np.tile(positions, (4, 1))[:, None]
+        rows[1:, 0, :total] = np.concatenate([rope_of(sample) for sample in samples], axis=1)
     boundaries = torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32))
     longest = max(lengths)
     return {
         "input_ids": torch.from_numpy(ids)[None],
         "labels": torch.from_numpy(labels)[None],
-        "position_ids": torch.from_numpy(positions)[None],
+        "position_ids": torch.from_numpy(rows),
         "cu_seq_lens_q": boundaries,
         "cu_seq_lens_k": boundaries,
         "max_length_q": longest,
         "max_length_k": longest,
         "use_cache": False,
+        **visual(samples),
     }
+
+
+def visual(samples: Sequence[PreparedSample]) -> Batch:
+    """``pixel_values`` (float32, (patches, dimensions of a patch)) and ``image_grid_thw`` (int64, (images, 3)).
+
+    In the order of the samples and of their images; nothing when there are none.
+    """
+    pixels = [sample.pixels for sample in samples if sample.pixels is not None]
+    if not pixels:
+        return {}
+    grids = [image.grid for sample in samples for image in sample.images]
+    return {
+        "pixel_values": torch.from_numpy(np.concatenate(pixels)),
+        "image_grid_thw": torch.tensor(grids, dtype=torch.int64),
+    }
+
+
+def rope_of(sample: PreparedSample) -> IntArray:
+    """The three rope rows of a sample, (3, length); those of plain text where it has none of its own."""
+    if sample.rope is not None:
+        return sample.rope
+    return np.tile(np.arange(sample.length, dtype=np.int32), (3, 1))

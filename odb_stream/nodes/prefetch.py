@@ -11,39 +11,45 @@ from typing import Any
 import torch
 from torchdata.nodes import BaseNode
 
-from odb_stream.nodes.collate import Batch
+from odb_stream.nodes.collate import Finished
 from odb_stream.runtime.channel import Channel, run_into
 from odb_stream.runtime.waits import Waits
 
-MOST_BATCHES = 16
-"""Finished batches that wait for the training loop, at most; ``max_bytes`` bounds them too."""
 
-
-class Prefetch(BaseNode[Batch]):
+class Prefetch(BaseNode[Finished]):
     """Yields the source's batches; errors of the source come out in their place in the order.
 
-    ``at_end`` is called in the background thread when it stops, for whatever reason.
+    Args:
+        source: runs in the background thread from :meth:`start` on.
+        channel: what the finished batches wait in.
+        at_end: called in the background thread when it stops, for whatever reason.
+        after: a thread that must have ended before this one begins: the epoch before, which may still have to tell
+            other ranks that it was left.
     """
 
     def __init__(
-        self, source: BaseNode[Batch], *, max_bytes: int, waits: Waits, at_end: Callable[[], None]
+        self,
+        source: BaseNode[Finished],
+        *,
+        channel: Channel[Finished],
+        waits: Waits,
+        at_end: Callable[[], None],
+        after: threading.Thread | None,
     ) -> None:
         super().__init__()
         self._source = source
-        self._at_end = at_end
         self._waits = waits
-        self._channel: Channel[Batch] = Channel(most_items=MOST_BATCHES, most_bytes=max_bytes, waits=waits)
-        self._thread: threading.Thread | None = None
-        weakref.finalize(self, self._channel.close)
+        self._channel = channel
+        self.thread = threading.Thread(
+            target=_work, args=(channel, source, at_end, after), name="odb_stream-prefetch", daemon=True
+        )
+        weakref.finalize(self, channel.close)
 
-    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
-        super().reset(initial_state)
-        self._source.reset(initial_state)
-        arguments = (self._channel, self._source.__next__, size_in_bytes, self._at_end)
-        self._thread = threading.Thread(target=run_into, args=arguments, name="odb_stream-prefetch", daemon=True)
-        self._thread.start()
+    def start(self) -> None:
+        """Begin to fill the channel."""
+        self.thread.start()
 
-    def next(self) -> Batch:
+    def next(self) -> Finished:
         with self._waits.on("trainer"):
             return self._channel.take()
 
@@ -54,12 +60,19 @@ class Prefetch(BaseNode[Batch]):
         """Stop at once; what is finished and not taken is let go."""
         self._channel.close()
 
-    def join(self, seconds: float) -> None:
-        """Wait for the background thread to end after :meth:`close`."""
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(seconds)
+
+def _work(
+    channel: Channel[Finished],
+    source: BaseNode[Finished],
+    at_end: Callable[[], None],
+    after: threading.Thread | None,
+) -> None:
+    """The body of the background thread; it holds no reference to the node, so that a forgotten one is collected."""
+    if after is not None:
+        after.join()
+    run_into(channel, source.__next__, size_in_bytes, at_end)
 
 
-def size_in_bytes(batch: Batch) -> int:
+def size_in_bytes(finished: Finished) -> int:
     """Bytes of the tensors of a batch."""
-    return sum(value.nbytes for value in batch.values() if torch.is_tensor(value))
+    return sum(value.nbytes for value in finished.batch.values() if torch.is_tensor(value))

@@ -11,7 +11,7 @@ from odb_stream.errors import OdbStreamError
 from odb_stream.runtime.waits import Waits
 from odb_stream.runtime.workers import WorkerPool
 from odb_stream.sample import START, Drop, Position, PreparedSample, Record
-from odb_stream.stages.prepare import PreparedChunk
+from odb_stream.stages.chunk import PreparedChunk
 
 
 class Outcome(NamedTuple):
@@ -40,7 +40,7 @@ class PrepareRecords(BaseNode[Outcome]):
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         super().reset(initial_state)
-        self.cancel()
+        self._ahead.clear()
         self._source.reset(initial_state)
         self._outcomes = iter(())
         self._source_ended = False
@@ -61,12 +61,6 @@ class PrepareRecords(BaseNode[Outcome]):
                 chunk = self._pool.wait(future)
             self._submit()
             self._outcomes = map(Outcome, records, chunk.outcomes(records))
-
-    def cancel(self) -> None:
-        """Forget the chunks that no worker has started."""
-        for _, future in self._ahead:
-            future.cancel()
-        self._ahead.clear()
 
     def get_state(self) -> dict[str, Any]:
         return {"position": list(self._position)}

@@ -1,0 +1,211 @@
+"""One run over the data: the node graph from reading to finished batches, and the iterator that a ``for`` loop gets."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from torchdata.nodes import BaseNode
+
+from odb_stream.batching.footprint import Footprint
+from odb_stream.batching.protocol import Program
+from odb_stream.config import Settings, World
+from odb_stream.errors import StageError, StateError
+from odb_stream.metrics import Totals
+from odb_stream.nodes.accumulate import Accumulate
+from odb_stream.nodes.align import Align
+from odb_stream.nodes.collate import STEP_KEY, Batch, Collate, Finished
+from odb_stream.nodes.decoder import Decoder
+from odb_stream.nodes.drops import Drops
+from odb_stream.nodes.modality import DummyRule
+from odb_stream.nodes.pack import Pack
+from odb_stream.nodes.prefetch import Prefetch
+from odb_stream.nodes.prepare import Outcome, PrepareRecords
+from odb_stream.nodes.read import Read
+from odb_stream.runtime.channel import Channel
+from odb_stream.runtime.transport import Transport
+from odb_stream.runtime.waits import Waits
+from odb_stream.runtime.workers import WorkerPool
+from odb_stream.shardio.source import Reading, Source
+
+
+@dataclass
+class Shop:
+    """What all epochs of a loader share: the declaration, the processes, the connection to other ranks, the books."""
+
+    source: Source
+    settings: Settings
+    world: World
+    pool: WorkerPool
+    transport: Transport
+    first_reading: Reading | None
+    dummy: DummyRule | None = None
+    waits: Waits = field(default_factory=Waits)
+    mine: Totals = field(default_factory=Totals)
+    everyone: Totals = field(default_factory=Totals)
+    logged_reasons: set[str] = field(default_factory=set)
+    last_thread: threading.Thread | None = None
+
+    @property
+    def footprint(self) -> Footprint:
+        """The cost rule, with room for the dummy image where one may be needed."""
+        if self.dummy is None:
+            return Footprint.of(self.settings)
+        image = self.dummy.image
+        return Footprint.of(self.settings, dummy_tokens=image.tokens, dummy_patches=image.image.patches)
+
+    def reading(self, number: int) -> Reading:
+        """Open one pass over the data; the first was opened when the loader was built."""
+        first, self.first_reading = self.first_reading, None
+        if number == 0 and first is not None:
+            return first
+        return self.source.reading(self.world, seed=self.settings.seed, epoch=number)
+
+
+class Passes:
+    """Opens the passes of one rank over its data. Refers to no stream, so that a forgotten one can be collected."""
+
+    def __init__(self, shop: Shop) -> None:
+        self._shop = shop
+        self.readings: list[Reading] = []
+
+    def open(self, number: int) -> BaseNode[Outcome]:
+        """The prepared records of a pass, in order."""
+        shop = self._shop
+        reading = shop.reading(number)
+        self.readings.append(reading)
+        read = Read(reading, shop.waits)
+        return PrepareRecords(read, shop.pool, workers=shop.settings.workers, epoch=number, waits=shop.waits)
+
+
+class Stream:
+    """The node graph of one program: a pass over the data, or with a quota an endless one that serves many epochs."""
+
+    def __init__(self, shop: Shop, number: int) -> None:
+        settings = shop.settings
+        self._shop = shop
+        self._passes = Passes(shop)
+        self.settled = False
+        repeat = settings.closure == "quota"
+        footprint = shop.footprint
+        self.drops = Drops(shop.logged_reasons)
+        self.pack = Pack(self._passes.open, settings, footprint, self.drops, first_pass=number, repeat=repeat)
+        channel: Channel[Finished] = Channel(
+            most_items=settings.lookahead, most_bytes=settings.max_bytes // 2, waits=shop.waits
+        )
+        self.program = Program(
+            rank=shop.world.rank,
+            ranks=shop.world.size,
+            packer=self.pack,
+            footprint=footprint,
+            seed=settings.seed,
+            epoch=number,
+            closing=lambda: not channel.wanted,
+            rebalance=settings.rebalance,
+            quota=settings.quota,
+            most_bytes=settings.max_bytes,
+        )
+        decoder = Decoder(shop.pool, footprint, shop.waits, self.drops)
+        self.align = Align(self.program, shop.transport, decoder, pad_token=settings.pad_token_id, dummy=shop.dummy)
+        self._prefetch = Prefetch(
+            Collate(self.align, settings),
+            channel=channel,
+            waits=shop.waits,
+            at_end=self.align.finish,
+            after=shop.last_thread,
+        )
+        self._head: BaseNode[Finished] = self._prefetch
+        if settings.grad_accum > 1:
+            self._head = Accumulate(self._prefetch, steps=settings.grad_accum, ranks=shop.world.size)
+        shop.last_thread = self._prefetch.thread
+        self._prefetch.start()
+
+    def take(self) -> Finished:
+        """The next finished batch; raises StopIteration at the end and whatever ended the stream otherwise."""
+        finished: Finished = next(self._head)
+        return finished
+
+    def close(self) -> None:
+        """Stop at once; what was not taken is let go and counted."""
+        self._prefetch.close()
+        self.settle(ended=False)
+
+    def settle(self, *, ended: bool) -> None:
+        """Enter drops and abandoned samples into the books, once; ``ended`` tells whether the data came to an end."""
+        if self.settled:
+            return
+        self.settled = True
+        self.add_to(self._shop.mine, self._shop.everyone)
+        if ended:
+            return
+        here, moved = self._expected(), self.align.moved_in - self.align.moved_out
+        self._shop.mine.abandoned += here + moved - self.align.taken - self.drops.by_reason.total()
+        self._shop.everyone.abandoned = self._shop.mine.abandoned
+
+    def add_to(self, mine: Totals, everyone: Totals) -> None:
+        """Add what this stream dropped so far."""
+        mine.add(self.pack.account())
+        everyone.add(self.program.account if self._shop.world.size > 1 else self.pack.account())
+
+    def _expected(self) -> int:
+        samples = self._passes.readings[0].samples
+        if samples is None or self._shop.settings.closure == "quota":
+            return self.pack.received
+        return samples
+
+
+class Epoch(Iterator[Batch]):
+    """One ``for`` loop over a stream; what ``iter(loader)`` gives. Keeps the loader, ``owner``, alive and connected."""
+
+    def __init__(self, shop: Shop, stream: Stream, number: int, owner: object) -> None:
+        self._owner = owner
+        self._shop = shop
+        self.stream = stream
+        self._number = number
+        self._emitted_by_all = 0
+        self._ended = False
+        self._superseded = False
+
+    @property
+    def running(self) -> bool:
+        """Whether a further batch may come."""
+        return not self._ended and not self._superseded
+
+    def __next__(self) -> Batch:
+        if self._superseded:
+            raise StateError(
+                f"this iterator of epoch {self._number} was ended by close() or by a new iterator of the same Loader"
+            )
+        if self._ended:
+            raise StopIteration
+        try:
+            batch, step = self.stream.take()
+        except StopIteration:
+            self._finish()
+            raise
+        self.stream.align.taken += step.info.samples
+        self._emitted_by_all += step.totals.samples
+        self._shop.mine.count(step.info)
+        self._shop.everyone.count_all(step.totals)
+        self._ended = step.ends_epoch
+        batch[STEP_KEY] = step.info
+        return batch
+
+    def _finish(self) -> None:
+        self._ended = True
+        self.stream.settle(ended=True)
+        dropped = self.stream.program.account.dropped
+        if not self._emitted_by_all and dropped:
+            raise StageError(
+                f"epoch {self._number}: all {sum(dropped.values())} samples were dropped ({dropped}), nothing is left "
+                "to train on; the log names the first sample of each reason"
+            )
+
+    def close(self) -> None:
+        """End this epoch now; samples that were not emitted count as abandoned."""
+        if self.running:
+            self._superseded = True
+            self.stream.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_superseded"):
+            self.close()

@@ -1,0 +1,68 @@
+"""Decoder: the images of planned steps become pixels in the worker pool; what proves broken leaves its group."""
+
+from concurrent.futures import Future
+
+from odb_stream.batching.footprint import Footprint
+from odb_stream.batching.groups import Group
+from odb_stream.errors import OdbStreamError
+from odb_stream.nodes.drops import Drops
+from odb_stream.runtime.waits import Waits
+from odb_stream.runtime.workers import WorkerPool
+from odb_stream.sample import Drop, PreparedSample, SampleRef
+from odb_stream.stages.realize import Decoded
+
+Groups = list[Group[PreparedSample] | None]
+
+
+class Decoder:
+    """Decodes bursts of groups, and begins the next burst while one is waited for.
+
+    Samples with a broken image are counted where they were to be emitted.
+    """
+
+    def __init__(self, pool: WorkerPool, footprint: Footprint, waits: Waits, drops: Drops) -> None:
+        self._pool = pool
+        self._footprint = footprint
+        self._waits = waits
+        self._drops = drops
+        self._begun: dict[SampleRef, Future[Decoded | OdbStreamError]] = {}
+
+    def decode(self, groups: Groups, upcoming: Groups) -> Groups | OdbStreamError:
+        """The groups with pixels, None where no sample is left; or the error that stopped a worker."""
+        try:
+            for group in (*groups, *(upcoming if self._pool.workers else ())):
+                self._begin(group)
+            return [self._group(group) for group in groups]
+        except OdbStreamError as error:
+            return error
+
+    def decode_one(self, sample: PreparedSample) -> PreparedSample | None:
+        """One sample with its pixels; None when it proves broken."""
+        if not sample.images or sample.pixels is not None:
+            return sample
+        return self._finished(sample, self._pool.submit_decode(sample.ref.source, sample.images))
+
+    def _begin(self, group: Group[PreparedSample] | None) -> None:
+        for sample in group.samples if group is not None else ():
+            if sample.images and sample.ref not in self._begun:
+                self._begun[sample.ref] = self._pool.submit_decode(sample.ref.source, sample.images)
+
+    def _group(self, group: Group[PreparedSample] | None) -> Group[PreparedSample] | None:
+        if group is None or not any(sample.images for sample in group.samples):
+            return group
+        samples, sizes = [], []
+        for sample, size in zip(group.samples, group.sizes, strict=True):
+            begun = self._begun.pop(sample.ref, None)
+            finished = sample if begun is None else self._finished(sample, begun)
+            if finished is not None:
+                samples.append(finished)
+                sizes.append(size)
+        return Group.of(tuple(samples), tuple(sizes), self._footprint) if samples else None
+
+    def _finished(self, sample: PreparedSample, future: Future[Decoded | OdbStreamError]) -> PreparedSample | None:
+        with self._waits.on("workers"):
+            result = self._pool.wait_decoded(future)
+        if not isinstance(result, Drop):
+            return sample._replace(pixels=result)
+        self._drops.count(result, f"sample {tuple(sample.ref)}")
+        return None

@@ -1,0 +1,75 @@
+"""Accumulation: one denominator for the steps of an update, the short last window and errors included."""
+
+from fractions import Fraction
+
+import pytest
+from torchdata.nodes import IterableWrapper
+
+from odb_stream.batching.events import RoundState
+from odb_stream.batching.ledger import StepTotals
+from odb_stream.errors import StageError
+from odb_stream.nodes.accumulate import Accumulate
+from odb_stream.nodes.align import Step
+from odb_stream.nodes.collate import Finished
+from odb_stream.sample import StepInfo
+
+STATE = RoundState(0, 1, 0, 0, (), None)
+
+
+def finished(number: int, mine: int, everyone: int, *, ends_epoch: bool = False) -> Finished:
+    info = StepInfo(
+        epoch=0, step=number, refs=(), samples=1, tokens=9, padded_tokens=9, supervised_tokens=mine, global_samples=2,
+        global_tokens=18, global_supervised_tokens=everyone, samples_seen=0, loss_scale=-1.0,
+    )  # fmt: skip
+    totals = StepTotals(number, 2, 18, 18, 9, everyone, 0, 0, 0)
+    return Finished({"number": number}, Step((), info, totals, STATE, number, ends_epoch))
+
+
+def infos(steps: list[Finished], size: int, ranks: int = 2) -> list[StepInfo]:
+    return [item.step.info for item in Accumulate(IterableWrapper(steps), steps=size, ranks=ranks)]
+
+
+def test_a_window_shares_its_denominator():
+    found = infos([finished(0, 3, 10), finished(1, 5, 20), finished(2, 4, 30)], 3)
+    assert [info.loss_scale for info in found] == [3 * 2 / 60, 5 * 2 / 60, 4 * 2 / 60]
+    assert [(info.accum_index, info.accum_last) for info in found] == [(0, False), (1, False), (2, True)]
+
+
+def test_the_last_window_divides_by_what_it_holds():
+    found = infos([finished(number, 1, 4) for number in range(5)], 3)
+    assert [info.loss_scale for info in found] == [2 / 12] * 3 + [2 / 8] * 2
+    assert [info.accum_last for info in found] == [False, False, True, False, True]
+
+
+def test_scaled_losses_of_a_window_sum_to_the_token_mean():
+    mine, everyone = [3, 0, 7], [10, 5, 14]
+    scales = [Fraction(info.loss_scale) for info in infos(list(map(finished, range(3), mine, everyone)), 3)]
+    token_sum = [Fraction(5 * tokens) for tokens in mine]  # each supervised token costs 5
+    means = [total / tokens if tokens else Fraction(0) for total, tokens in zip(token_sum, mine, strict=True)]
+    scaled = sum(scale * mean for scale, mean in zip(scales, means, strict=True))
+    assert abs(scaled / 2 - Fraction(5 * sum(mine), sum(everyone))) < Fraction(1, 10**12)
+
+
+def test_a_window_ends_where_a_quota_is_reached():
+    found = infos([finished(0, 1, 4), finished(1, 1, 4, ends_epoch=True), finished(2, 1, 4)], 3)
+    assert [info.accum_last for info in found] == [False, True, True]
+
+
+class Failing(IterableWrapper):
+    """Raises after its steps, at every further call."""
+
+    def next(self):
+        try:
+            return super().next()
+        except StopIteration:
+            raise StageError("broken") from None
+
+
+def test_an_error_inside_a_window_comes_after_the_steps_before_it():
+    node = Accumulate(Failing([finished(number, 1, 4) for number in range(4)]), steps=3, ranks=2)
+    found = [next(node).step.info for _ in range(4)]
+    assert [info.accum_last for info in found] == [False, False, True, True]
+    assert found[-1].loss_scale == 2 / 4
+    for _ in range(2):
+        with pytest.raises(StageError, match="broken"):
+            next(node)

@@ -1,0 +1,166 @@
+"""What ranks must agree on before the first step: their settings, who they are, and that all of them are there."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from ranks_data import Numbered, forbid
+from ranks_support import run_ranks, values
+from ranks_training import Case, numbers_of, watched_epoch
+
+import odb_stream as odb
+
+CASE = Case((40, 50, 30))
+
+DIFFERENT: dict[str, list[Any]] = {
+    "budget": [odb.Budget(512), odb.Budget(512, samples=9), odb.Budget(512)],
+    "seed": [3, 3, 4],
+    "window": [32, 64, 96],
+    "lookahead": [8, 8, 9],
+    "layout": ["padded", "padded", "packed"],
+    "rebalance": [True, False, True],
+    "grad_accum": [2, 1, 1],
+    "max_bytes": [2**20, 2**20, 2**21],
+    "pad_token_id": [0, 1, 0],
+    "oversize": ["drop", "error", "error"],
+}
+"""Of each field, the values on three ranks."""
+
+
+def refuse_each_field() -> dict[str, str]:
+    """For each field the error that this rank gets, and then a loader that works all the same."""
+    errors = {}
+    for name, of_rank in DIFFERENT.items():
+        with pytest.raises(odb.ConfigError) as caught:
+            CASE.loader(**{name: of_rank[dist.get_rank()]})
+        errors[name] = str(caught.value)
+    with CASE.loader() as stream:
+        assert watched_epoch(stream).infos
+    return errors
+
+
+def test_settings_that_differ_are_refused_by_name_on_every_rank() -> None:
+    """Fails when the digests are not compared: ranks would plan differently, and hang or train on other batches."""
+    ranks = values(run_ranks(refuse_each_field, 3))
+    for name, of_rank in DIFFERENT.items():
+        other = next(rank for rank, value in enumerate(of_rank) if value != of_rank[0])
+        for rank, errors in enumerate(ranks):
+            assert errors[name].startswith(f"{name} differs between rank 0 and rank {other}")
+            assert f"(on this rank, {rank}, it is {of_rank[rank]!r})" in errors[name]
+
+
+def settings_of_ones_own() -> int:
+    """Workers, timeout and pinning are each rank's own affair."""
+    rank = dist.get_rank()
+    with CASE.loader(workers=rank, timeout=100.0 + rank) as stream:
+        return len(watched_epoch(stream).infos)
+
+
+def test_settings_that_may_differ_may_differ() -> None:
+    assert len(set(values(run_ranks(settings_of_ones_own, 3)))) == 1
+
+
+def start_too_late(rendezvous: str) -> str:
+    """``init_process_group`` after the Loader: it would have every rank read everything."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    pipeline = odb.Pipeline(odb.FromDataset(Numbered(20)))
+    early = odb.Loader(pipeline, budget=odb.Budget(512))
+    told = odb.Loader(pipeline, budget=odb.Budget(512), world=odb.World())
+    before = iter(early)
+    next(before)
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size)
+    with pytest.raises(odb.ConfigError) as caught:
+        iter(early)
+    assert len(watched_epoch(told).infos) > 0
+    early.close()
+    told.close()
+    with odb.Loader(pipeline, budget=odb.Budget(512)) as late:
+        assert late.samples == 20
+        numbers = [n for batch in late if odb.pop_step(batch).samples for n in numbers_of(batch)]
+    everyone: list[Any] = [None] * size
+    dist.all_gather_object(everyone, numbers)
+    assert sorted(n for one in everyone for n in one) == list(range(20))
+    return str(caught.value)
+
+
+def test_a_group_that_starts_after_the_loader_is_an_error(tmp_path: Path) -> None:
+    """Unless the loader was told its world. Fails when the world is not looked at again."""
+    for error in values(run_ranks(start_too_late, 2, str(tmp_path / "rendezvous"))):
+        assert "torch.distributed was started after this Loader was built" in error
+
+
+def test_a_world_of_many_needs_a_running_group() -> None:
+    pipeline = odb.Pipeline(odb.FromDataset(Numbered(20)))
+    with pytest.raises(odb.ConfigError, match=r"World.size is 2, but torch.distributed is not running"):
+        odb.Loader(pipeline, budget=odb.Budget(512), world=odb.World(0, 2))
+
+
+def claim_another_place() -> str:
+    pipeline = odb.Pipeline(odb.FromDataset(Numbered(20)))
+    with pytest.raises(odb.ConfigError) as caught:
+        odb.Loader(pipeline, budget=odb.Budget(512), world=odb.World(1 - dist.get_rank(), 2))
+    return str(caught.value)
+
+
+def test_a_world_that_contradicts_the_group_is_refused() -> None:
+    errors = values(run_ranks(claim_another_place, 2))
+    assert errors == [f"World says rank {1 - r} of 2, but its process group says rank {r} of 2" for r in range(2)]
+
+
+def fail_while_building(where: str) -> str:
+    """Rank 1 cannot build its Loader, for a reason of its own."""
+    bad = dist.get_rank() == 1
+    source: Any = odb.FromDataset(Numbered(20))
+    settings: dict[str, Any] = {"budget": odb.Budget(512)}
+    stages: list[Any] = []
+    if bad and where == "source":
+        source = odb.Shards("/nowhere/at-all.tar")
+    if bad and where == "stage":
+        stages = [lambda sample: sample]
+        settings["workers"] = 1
+    try:
+        with odb.Loader(odb.Pipeline(source, *stages), **settings) as stream:
+            for _ in stream:
+                pass
+    except odb.OdbStreamError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+@pytest.mark.parametrize(("where", "own"), [("source", "ShardError"), ("stage", "ConfigError")])
+def test_a_rank_that_cannot_build_its_loader_stops_the_others(where: str, own: str) -> None:
+    """It raises its own error; the others do not wait for it for ever."""
+    errors = values(run_ranks(fail_while_building, 3, where))
+    assert errors.pop(1).startswith(own)
+    for error in errors:
+        assert error.startswith("PeerError")
+
+
+def quota_without_data() -> str:
+    with Case((40, 0), settings={"closure": "quota", "quota": 10}).loader() as stream:
+        with pytest.raises(odb.OdbStreamError) as caught:
+            for _ in stream:
+                pass
+    return str(caught.value)
+
+
+def test_a_quota_with_a_rank_without_data_is_an_error_on_all() -> None:
+    for error in values(run_ranks(quota_without_data, 2)):
+        assert "rank 1" in error
+        assert "closure is 'quota', but pass 0 of this rank over its data held no sample" in error
+
+
+def quota_that_drops_everything() -> str:
+    with Case((40, 30), settings={"closure": "quota", "quota": 10}).loader(forbid) as stream:
+        with pytest.raises(odb.OdbStreamError) as caught:
+            for _ in stream:
+                pass
+    return str(caught.value)
+
+
+def test_a_quota_whose_samples_are_all_dropped_is_an_error_on_all() -> None:
+    for error in values(run_ranks(quota_that_drops_everything, 2)):
+        assert "closure is 'quota', but pass 0" in error
+        assert "forbidden" in error

@@ -1,0 +1,210 @@
+"""Failures of one rank: a stage that raises, a worker or a whole rank that is killed; a long pause is none."""
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from ranks_data import FailAt, forbid
+from ranks_support import run_ranks, values
+from ranks_training import Case, numbers_of
+
+import odb_stream as odb
+
+CASE = Case((260, 400, 300), shuffle=False, settings={"budget": odb.Budget(400), "window": 32, "lookahead": 64})
+"""Rounds of 8, 16, 32 steps until the drain, of about 8 samples a rank and step."""
+BAD = 260 + 299
+"""One of rank 1's samples, reached in the third round."""
+AGREED = 24
+"""The steps of the two rounds before."""
+
+
+def end_of_background() -> None:
+    """Wait until this rank has nothing more to prepare: what it will ever deliver waits for the loop."""
+    for thread in threading.enumerate():
+        if thread.name == "odb_stream-prefetch":
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def run_into_failure(stages: tuple[Any, ...], workers: int, late: bool) -> tuple[list[list[int]], str, float]:
+    """The steps until the error, its type and text, and how long its ``next`` took."""
+    stream = CASE.loader(*stages, workers=workers)
+    got = []
+    with stream:
+        iterator = iter(stream)
+        if late:
+            end_of_background()
+        while True:
+            asked = time.monotonic()
+            try:
+                batch = next(iterator)
+            except odb.OdbStreamError as error:
+                took = time.monotonic() - asked
+                with pytest.raises(type(error)):
+                    next(iterator)
+                dist.barrier()
+                return got, f"{type(error).__name__}: {error}", took
+            got.append(numbers_of(batch))
+
+
+def whole_schedule() -> list[list[int]]:
+    with CASE.loader() as stream:
+        return [numbers_of(batch) for batch in stream]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["loop keeps up", "loop comes late"])
+def test_a_stage_that_raises_is_raised_on_every_rank_at_the_same_step(late: bool) -> None:
+    """All steps agreed on come first, also when the failure is long known; then rank, stage, cause and sample.
+
+    Fails when an error overtakes the finished steps, and when a failing rank does not tell the others.
+    """
+    whole = values(run_ranks(whole_schedule, 3))
+    results = values(run_ranks(run_into_failure, 3, (FailAt(BAD),), 0, late))
+    assert {len(got) for got, _, _ in results} == {AGREED}
+    for rank, (got, error, took) in enumerate(results):
+        assert got == whole[rank][: len(got)]
+        for part in ("PeerError: rank 1 failed", "FailAt", f"ValueError: number {BAD} is not allowed", "sample"):
+            assert part in error
+        assert took < 5
+
+
+WAYS = {
+    "a stage in a worker": (FailAt(BAD), 2, ("FailAt", f"ValueError: number {BAD} is not allowed")),
+    "a killed worker": (FailAt(BAD, "kill"), 2, ("WorkerError: worker", "SIGKILL")),
+    "a sample that is too large": (FailAt(BAD, "grow"), 0, ("OversizeError", "budget is 400")),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_ends_one_ranks_data_is_raised_on_every_rank(way: str) -> None:
+    """How far a rank is when its worker dies is chance, but all ranks raise at the same step."""
+    stage, workers, parts = WAYS[way]
+    results = values(run_ranks(run_into_failure, 3, (stage,), workers, False))
+    steps = {len(got) for got, _, _ in results}
+    assert len(steps) == 1
+    assert steps == {AGREED} or way == "a killed worker"
+    for _, error, took in results:
+        for part in ("PeerError: rank 1 failed", *parts):
+            assert part in error
+        assert took < 5
+
+
+def fail_and_go_on() -> tuple[int, str, list[int]]:
+    """A failure that an epoch draws by chance: the next epoch is whole again on all ranks."""
+    with CASE.loader(FailAt(BAD, "once")) as stream:
+        steps = 0
+        try:
+            for _ in stream:
+                steps += 1
+        except odb.PeerError as error:
+            failed = str(error)
+        again = [n for batch in stream if odb.pop_step(batch).samples for n in numbers_of(batch)]
+    return steps, failed, again
+
+
+def test_after_a_failure_the_next_epoch_is_in_step_again() -> None:
+    results = values(run_ranks(fail_and_go_on, 3))
+    assert {steps for steps, _, _ in results} == {AGREED}
+    assert all("rank 1 failed" in failed for _, failed, _ in results)
+    assert sorted(n for _, _, numbers in results for n in numbers) == CASE.numbers
+
+
+def drop_everything() -> str:
+    with CASE.loader(forbid) as stream, pytest.raises(odb.StageError) as caught:
+        for _ in stream:
+            pass
+    return str(caught.value)
+
+
+def test_an_epoch_that_drops_everything_on_all_ranks_is_an_error_on_all() -> None:
+    for error in values(run_ranks(drop_everything, 3)):
+        assert "all 960 samples were dropped" in error
+        assert "'forbidden': 960" in error
+
+
+def one_is_killed(victim: int, at: int) -> tuple[int, str, float]:
+    """Steps before the error, the error, and how long the ``next`` that raised it took."""
+    stream = CASE.loader(lookahead=4)
+    iterator = iter(stream)
+    for step in range(1000):
+        if step == at and dist.get_rank() == victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+        asked = time.monotonic()
+        try:
+            next(iterator)
+        except odb.PeerError as error:
+            took = time.monotonic() - asked
+            stream.close()
+            return step, str(error), took
+    raise AssertionError("no error")
+
+
+@pytest.mark.parametrize(("victim", "at"), [(0, 5), (1, 5), (2, 0)])
+def test_a_rank_that_is_killed_fails_the_others_by_its_name(victim: int, at: int) -> None:
+    """Within seconds, though ``timeout`` is ten minutes; also when the rank that hosts the store is the one.
+
+    Fails when the end of a rank's connection is not taken for its death.
+    """
+    outcomes = run_ranks(one_is_killed, 3, victim, at, exits={victim: -signal.SIGKILL})
+    del outcomes[victim]
+    for steps, error, took in values(outcomes):
+        assert f"rank {victim} died" in error
+        assert steps >= at
+        assert took < 10
+
+
+def pause(seconds: float) -> list[int]:
+    """Rank 1 does something else in the middle of its loop, for longer than ``timeout``."""
+    found = []
+    with CASE.loader(timeout=2.0, lookahead=4) as stream:
+        for step, batch in enumerate(stream):
+            if step == 3 and dist.get_rank() == 1:
+                time.sleep(seconds)
+            if odb.pop_step(batch).samples:
+                found += numbers_of(batch)
+    return found
+
+
+def test_a_pause_in_the_loop_longer_than_the_timeout_is_no_failure() -> None:
+    """Only a rank that gives no sign of life is given up, not one that has something else to do.
+
+    Fails when a rank beats only while it waits for others.
+    """
+    results = values(run_ranks(pause, 3, 5.0))
+    assert sorted(n for found in results for n in found) == CASE.numbers
+
+
+def freeze(victim: int) -> tuple[str, str]:
+    """The whole process of a rank is stopped: no sign of life any more."""
+    stream = CASE.loader(timeout=2.0, lookahead=4)
+    iterator = iter(stream)
+    next(iterator)
+    if dist.get_rank() == victim:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    with pytest.raises(odb.PeerError) as caught:
+        for _ in iterator:
+            pass
+    return type(caught.value).__name__, str(caught.value)
+
+
+def test_a_rank_that_is_frozen_is_given_up_after_the_timeout() -> None:
+    """The error says who, and for how long nothing was heard. Fails when silence is not looked for."""
+    outcomes = run_ranks(freeze_and_thaw, 3, exits={1: -signal.SIGKILL})
+    for rank in (0, 2):
+        kind, error = values([outcomes[rank]])[0]
+        assert kind == "AlignmentTimeout"
+        assert "rank 1 gave no sign of life" in error
+
+
+def freeze_and_thaw() -> tuple[str, str]:
+    """As ``freeze``; once the others have given up, the frozen process is killed."""
+    pids: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(pids, os.getpid())
+    found = freeze(1)
+    if dist.get_rank() == 0:
+        os.kill(pids[1], signal.SIGKILL)
+    return found
