@@ -11,6 +11,7 @@ IGNORED_LABEL = -100
 """Label of a position without loss: the ``ignore_index`` of ``torch.nn.functional.cross_entropy``."""
 
 IntArray = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float32]
 
 
 class SampleRef(NamedTuple):
@@ -78,30 +79,32 @@ class Sample(dict[str, Any]):
     ``KEY.txt`` or ChatTemplate), ``input_ids`` and ``labels`` (from Tokenize). A stage may add others. Random draws
     come from :func:`odb_stream.seeds.generator`, which needs the attributes below and nothing else.
 
-    Attributes: ``ref``, ``key`` and ``shard`` say where the sample lies; ``seed`` and ``epoch`` are the run's.
+    Attributes: ``ref``, ``key`` and ``shard`` say where the sample lies; ``seed`` and ``epoch`` are the run's;
+    ``stage`` is the place, in the pipeline, of the stage that the sample is in.
     """
 
-    __slots__ = ("epoch", "key", "ref", "seed", "shard")
+    __slots__ = ("epoch", "key", "ref", "seed", "shard", "stage")
 
     ref: SampleRef
     key: str
     shard: str
     seed: int
     epoch: int
+    stage: int
 
     @classmethod
     def of(cls, record: Record, fields: Mapping[str, Any], *, seed: int, epoch: int) -> "Sample":
         """The sample of a record, with these fields."""
         sample = cls(fields)
         sample.ref, sample.key, sample.shard = record.ref, record.key, record.shard
-        sample.seed, sample.epoch = seed, epoch
+        sample.seed, sample.epoch, sample.stage = seed, epoch, 0
         return sample
 
     def with_fields(self, fields: Mapping[str, Any]) -> "Sample":
         """The same sample (same place and draws) with other fields."""
         sample = type(self)(fields)
         sample.ref, sample.key, sample.shard = self.ref, self.key, self.shard
-        sample.seed, sample.epoch = self.seed, self.epoch
+        sample.seed, sample.epoch, sample.stage = self.seed, self.epoch, self.stage
         return sample
 
     @property
@@ -122,17 +125,50 @@ class Drop:
     detail: str = ""
 
 
+class Op(NamedTuple):
+    """What one image transform is to do to one image: the transform's place in the pipeline, and its drawn numbers."""
+
+    place: int
+    parameters: tuple[float, ...]
+
+
+class PreparedImage(NamedTuple):
+    """An image that was measured and not yet decoded: its compressed file and what to do to its pixels.
+
+    ``data`` is uint8 of shape (bytes,). ``grid`` counts patches in time, height and width after all ``ops`` and the
+    model's own resizing; ``features`` is the number of tokens that the image takes.
+    """
+
+    data: npt.NDArray[np.uint8]
+    ops: tuple[Op, ...]
+    grid: tuple[int, int, int]
+    features: int
+
+    @property
+    def patches(self) -> int:
+        """Patches that the vision encoder sees."""
+        time, height, width = self.grid
+        return time * height * width
+
+
 class PreparedSample(NamedTuple):
     """A sample after every stage: its true cost is known and it can be placed in a batch.
 
     ``input_ids`` and ``labels`` are int32 of shape (length,); labels are not shifted and hold ``IGNORED_LABEL`` where
     there is no loss, on the first token always. ``supervised`` counts the labels that count after the causal shift.
+    In a vision pipeline ``token_types`` (int32, (length,)) is 1 on image tokens and ``rope`` (int32, (3, length)) holds
+    the M-RoPE positions; otherwise they are None. ``pixels`` (float32, (patches, dimensions of a patch)) are there once
+    the images were decoded, just before the sample is emitted.
     """
 
     ref: SampleRef
     input_ids: IntArray
     labels: IntArray
     supervised: int
+    images: tuple[PreparedImage, ...] = ()
+    token_types: IntArray | None = None
+    rope: IntArray | None = None
+    pixels: FloatArray | None = None
 
     @property
     def length(self) -> int:

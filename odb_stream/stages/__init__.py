@@ -1,6 +1,38 @@
-"""Per-sample stages, in the order a sample passes them: ChatTemplate (messages to text), Tokenize (text to ids)."""
+"""Per-sample stages, in the order a sample passes them.
 
+For chats: DecodeImages (files to measured images), image transforms, ChatTemplate (messages to text), Tokenize (text to
+ids), ExpandVisualTokens (one placeholder an image to one token a feature). Text alone needs only Tokenize, or
+ChatTemplate and Tokenize.
+"""
+
+from odb_stream.stages.augment import (
+    ColorJitter,
+    ImageTransform,
+    PixelTransform,
+    RandomCrop,
+    RandomFlip,
+    RandomResize,
+)
 from odb_stream.stages.chat import ChatTemplate
+from odb_stream.stages.decode import DecodeImages
+from odb_stream.stages.families import FixedTokens, VisualFamily
+from odb_stream.stages.images import BadImage, PlannedImage
 from odb_stream.stages.tokenize import Tokenize
+from odb_stream.stages.visual import ExpandVisualTokens
 
-__all__ = ["ChatTemplate", "Tokenize"]
+__all__ = [
+    "BadImage",
+    "ChatTemplate",
+    "ColorJitter",
+    "DecodeImages",
+    "ExpandVisualTokens",
+    "FixedTokens",
+    "ImageTransform",
+    "PixelTransform",
+    "PlannedImage",
+    "RandomCrop",
+    "RandomFlip",
+    "RandomResize",
+    "Tokenize",
+    "VisualFamily",
+]

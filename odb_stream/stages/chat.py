@@ -1,5 +1,6 @@
 """ChatTemplate: messages to text, with the supervised spans known and special-token spellings told apart."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Literal, get_args
@@ -8,10 +9,12 @@ from odb_stream.config import require_choice
 from odb_stream.errors import ConfigError, StageError
 from odb_stream.sample import Drop, Sample
 from odb_stream.stages.backend import any_of, backend_tokenizer, chat_template, describe, named_special_tokens
-from odb_stream.stages.messages import BadChat, Message, parsed_tools, plain_messages
+from odb_stream.stages.images import PlannedImage
+from odb_stream.stages.messages import BadChat, Message, image_count, parsed_tools, plain_messages
 from odb_stream.stages.probe import learn
 from odb_stream.stages.rendering import Renderer, RenderError, Span
 from odb_stream.stages.tracing import Trace, Tracer, skeleton_maker
+from odb_stream.stages.turns import TurnRules
 
 TrainOn = Literal["all", "last"]
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
@@ -26,7 +29,10 @@ class ChatTemplate:
     - ``text``: the rendering, equal to ``tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)``;
     - ``spans``: the supervised character spans (start, end) of it, in order;
     - ``plain``: the character spans of contents that spell a special token ("<|im_end|>"); Tokenize encodes these as
-      ordinary text, so no content can open or close a turn.
+      ordinary text, so no content can open or close a turn or stand for an image.
+
+    Image parts reach the template as ``{"type": "image"}`` and need their measured images in ``images``, from
+    DecodeImages. The template decides what stands for an image.
 
     Supervised is what the template encloses in generation marks (``{% generation %}``). Without marks a turn's span
     begins where the generation prompt before it ends, and ends with the terminator that the template writes after an
@@ -63,8 +69,8 @@ class ChatTemplate:
         name, source = describe(processor), chat_template(processor, template)
         added = backend_tokenizer(processor).get_added_tokens_decoder().values()
         specials = tuple(sorted(token.content for token in added if token.special))
-        renderer = Renderer(source, {**named_special_tokens(processor), **self.template_kwargs}, name)
-        rules = learn(renderer, skeleton_maker(renderer, specials), any_of(token.content for token in added))
+        variables = {**named_special_tokens(processor), **self.template_kwargs}
+        renderer, rules = _learnt(source, variables, name, specials, any_of(token.content for token in added))
         values = {"name": name, "source": source, "tracer": Tracer(renderer, specials, rules)}
         for attribute, value in {**values, "template_kwargs": dict(self.template_kwargs)}.items():
             object.__setattr__(self, attribute, value)
@@ -82,9 +88,10 @@ class ChatTemplate:
         except BadChat as error:
             raise StageError(f"ChatTemplate, {sample.where}: {error}") from error
         except RenderError as error:
+            images = " (images need the template of a vision-language model)" if sample.get("images") else ""
             raise StageError(
                 f"ChatTemplate, {sample.where}: the chat template of {self.name} refuses this chat: {error}; change "
-                "the chat to what the template takes, or leave it out"
+                f"the chat to what the template takes, or leave it out{images}"
             ) from error
         plain = [piece.span for piece in trace.pieces if self.tracer.spells_special(piece.text)]
         return sample.with_fields({**sample, "text": text, "spans": spans, "plain": plain})
@@ -94,6 +101,7 @@ class ChatTemplate:
             fields = ", ".join(sorted(sample)) or "none"
             raise BadChat(f"the sample has no 'messages' (its fields: {fields}); leave ChatTemplate out for plain text")
         messages = plain_messages(sample["messages"])
+        _require_images(sample.get("images") or [], sum(map(image_count, messages)))
         tools = parsed_tools(sample.get(self.tools_key)) if self.tools_key is not None else None
         if tools is not None and not self.tracer.renderer.reads_tools:
             raise BadChat(
@@ -116,6 +124,32 @@ class ChatTemplate:
         if len(generated) == len(answers):
             return generated[-1:]
         raise BadChat("which generation marks enclose the last answer cannot be told; use train_on='all'")
+
+
+def _learnt(
+    source: str, variables: dict[str, Any], name: str, specials: tuple[str, ...], tokens: re.Pattern[str] | None
+) -> tuple[Renderer, TurnRules | None]:
+    """The template and its rules; a template that renders no strings is given all contents as lists of parts."""
+    renderer = Renderer(source, variables, name)
+    try:
+        return renderer, learn(renderer, skeleton_maker(renderer, specials), tokens)
+    except ConfigError as refusal:
+        renderer = Renderer(source, variables, name, takes_parts=True)
+        try:
+            return renderer, learn(renderer, skeleton_maker(renderer, specials), tokens)
+        except ConfigError:
+            raise refusal from None
+
+
+def _require_images(images: Any, parts: int) -> None:
+    """Raise BadChat unless every image part has its measured image and every image its part."""
+    measured = isinstance(images, list) and all(isinstance(image, PlannedImage) for image in images)
+    if not measured or len(images) != parts:
+        there = f"{len(images)} measured images" if measured else "images that are not measured"
+        raise BadChat(
+            f"the number of image parts is {parts}, but the sample holds {there}: put DecodeImages before "
+            "ChatTemplate, or take the image parts and the field 'images' out"
+        )
 
 
 def _skip(text: str, start: int, overhang: str) -> int:

@@ -1,7 +1,7 @@
 """Checks the messages of a chat and brings them into the plain form that a chat template reads."""
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from odb_stream.errors import StageError
 
@@ -15,16 +15,49 @@ class BadChat(StageError):
     """A chat of the wrong shape; the text has no place yet, the stage adds it."""
 
 
-def plain_messages(messages: object) -> list[Message]:
-    """The messages with contents as strings and without fields that are None; the input is left as it is.
+class ImagePart(NamedTuple):
+    """An image part: its place in words, and the member that it names (None: the next one)."""
 
-    Raises BadChat, whose text names the turn (from 0) and the way out.
+    place: str
+    name: str | None
+
+
+def plain_messages(messages: object) -> list[Message]:
+    """The messages as a template takes them, without fields that are None; the input is left as it is.
+
+    A content is a string, or, where it holds an image part, a list of ``{"type": "text", "text"}`` and
+    ``{"type": "image"}`` parts. Raises BadChat, whose text names the turn (from 0) and the way out.
     """
     if not isinstance(messages, list):
         raise BadChat(f"messages must be a list of {{'role', 'content'}} objects, not {_kind(messages)}")
     if not messages:
         raise BadChat("messages is an empty list: a chat needs at least one message; leave such samples out")
     return [_plain_message(message, turn) for turn, message in enumerate(messages)]
+
+
+def image_parts(messages: object) -> list[ImagePart]:
+    """The image parts of a chat, in order. Raises BadChat as :func:`plain_messages` does."""
+    plain_messages(messages)
+    assert isinstance(messages, list)  # checked just now
+    return [
+        ImagePart(_place(number, message["role"], turn), part.get("image"))
+        for turn, message in enumerate(messages)
+        if isinstance(message.get("content"), list)
+        for number, part in enumerate(message["content"])
+        if part["type"] == "image"
+    ]
+
+
+def texts_of(message: Message) -> list[str]:
+    """The texts of a plain message's content: one for a string, else one a text part."""
+    content = message.get("content", "")
+    return [content] if isinstance(content, str) else [part["text"] for part in content if part["type"] == "text"]
+
+
+def image_count(message: Message) -> int:
+    """The image parts of a plain message's content."""
+    content = message.get("content", "")
+    return 0 if isinstance(content, str) else sum(part["type"] == "image" for part in content)
 
 
 def parsed_tools(tools: object) -> list[Any] | None:
@@ -68,33 +101,44 @@ def _plain_message(message: object, turn: int) -> Message:
     elif calls is not None:
         _require_calls(calls, role, turn)
     if "content" in plain:
-        plain["content"] = _text_of(plain["content"], role, turn)
+        plain["content"] = _plain_content(plain["content"], role, turn)
     elif not calls:
-        raise BadChat(f"turn {turn} ({role}) has no content: give a string (it may be empty) or text parts")
+        raise BadChat(f"turn {turn} ({role}) has no content: give a string (it may be empty) or parts")
     for field in REASONING_FIELDS:
         if field in plain and not isinstance(plain[field], str):
             raise BadChat(f"{field} of turn {turn} ({role}) must be a string, not {_kind(plain[field])}")
     return _with_reasoning_names(plain)
 
 
-def _text_of(content: object, role: str, turn: int) -> str:
-    """A content as one string: itself, or its text parts put together without anything between them."""
+def _plain_content(content: object, role: str, turn: int) -> str | list[dict[str, str]]:
+    """A string, or text parts put together without anything between them; with image parts, the list of parts."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise BadChat(
-            f"content of turn {turn} ({role}) must be a string or a list of {{'type': 'text', 'text'}} parts, not "
-            f"{_kind(content)}"
+            f"content of turn {turn} ({role}) must be a string or a list of {{'type': 'text', 'text'}} and "
+            f"{{'type': 'image'}} parts, not {_kind(content)}"
         )
-    texts = []
+    parts: list[dict[str, str]] = []
     for number, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind != "text":
-            raise BadChat(_refusal(part, kind, f"part {number} of turn {turn} ({role})"))
-        if not isinstance(part.get("text"), str):
-            raise BadChat(f"part {number} of turn {turn} ({role}) is of type 'text' but its 'text' is not a string")
-        texts.append(part["text"])
-    return "".join(texts)
+        if kind not in ("text", "image"):
+            raise BadChat(_refusal(part, kind, _place(number, role, turn)))
+        if kind == "text" and not isinstance(part.get("text"), str):
+            raise BadChat(f"{_place(number, role, turn)} is of type 'text' but its 'text' is not a string")
+        if kind == "image" and not isinstance(part.get("image"), str | None):
+            raise BadChat(
+                f"{_place(number, role, turn)} holds an image of type {type(part['image']).__name__}: give the name of "
+                "a member such as '0.jpg', or leave it out and give the images in order"
+            )
+        parts.append({"type": "text", "text": part["text"]} if kind == "text" else {"type": "image"})
+    if all(part["type"] == "text" for part in parts):
+        return "".join(part["text"] for part in parts)
+    return parts
+
+
+def _place(number: int, role: str, turn: int) -> str:
+    return f"part {number} of turn {turn} ({role})"
 
 
 def _refusal(part: object, kind: object, place: str) -> str:
@@ -102,7 +146,7 @@ def _refusal(part: object, kind: object, place: str) -> str:
         return f"{place} must be an object with a 'type', not {_kind(part)}"
     if kind in ("video", "video_url"):
         return f"{place} is of type {kind!r}: video is not supported; leave the sample out or give frames as images"
-    return f"{place} is of type {kind!r}: ChatTemplate reads only parts of type 'text'; take the part out"
+    return f"{place} is of type {kind!r}: only parts of type 'text' and 'image' are read; take the part out"
 
 
 def _require_calls(calls: object, role: str, turn: int) -> None:

@@ -1,21 +1,20 @@
 """From a record to a sample ready for a batch: open it, run the stages, check the result; alone or by the chunk."""
 
 import functools
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from odb_stream.errors import OdbStreamError, StageError
-from odb_stream.sample import IGNORED_LABEL, Drop, IntArray, PreparedSample, Record, Sample
+from odb_stream.sample import IGNORED_LABEL, Drop, FloatArray, IntArray, PreparedImage, PreparedSample, Record, Sample
+from odb_stream.stages.chunk import Outcome, PreparedChunk
+from odb_stream.stages.images import PlannedImage
+from odb_stream.stages.realize import Decoded, decode_images
 
 Stage = Callable[[Sample], Mapping[str, Any] | Drop]
 """Any picklable callable; a returned mapping becomes the same sample with those fields."""
-
-Outcome = PreparedSample | Drop | OdbStreamError
-"""What became of a record."""
 
 INT32 = np.iinfo(np.int32)
 
@@ -45,7 +44,8 @@ class Prepare:
         if isinstance(fields, Drop):
             return fields
         sample = Sample.of(record, fields, seed=self.seed, epoch=epoch)
-        for stage in lane.stages:
+        for place, stage in enumerate(lane.stages):
+            sample.stage = place
             result = _call(stage, sample, record.where)
             if isinstance(result, Drop):
                 return result
@@ -53,7 +53,7 @@ class Prepare:
                 sample = sample.with_fields(result)
         return finish(sample)
 
-    def chunk(self, records: Sequence[Record], epoch: int) -> "PreparedChunk":
+    def chunk(self, records: Sequence[Record], epoch: int) -> PreparedChunk:
         """Prepare records in order, up to the first failure; see :class:`PreparedChunk`."""
         outcomes: list[Outcome] = []
         for record in records:
@@ -62,7 +62,21 @@ class Prepare:
             except OdbStreamError as error:
                 outcomes.append(error)
                 break
-        return PreparedChunk.pack(outcomes)
+        return PreparedChunk.pack(outcomes, records)
+
+    def decode(self, source: int, images: Sequence[PreparedImage]) -> FloatArray | Drop:
+        """The pixels of one sample's images, or a Drop when one proves broken."""
+        decoded = self.decode_compactly(source, images)
+        return decoded if isinstance(decoded, Drop) else decoded.pixels()
+
+    def decode_compactly(self, source: int, images: Sequence[PreparedImage]) -> Decoded:
+        """The same in the form that travels between processes."""
+        try:
+            return decode_images(self.lanes[source].stages, images)
+        except OdbStreamError:
+            raise
+        except Exception as error:  # a user's transform may raise anything
+            raise StageError(f"an image transform raised {type(error).__name__}: {error}, on decoding") from error
 
 
 def stage_name(stage: object) -> str:
@@ -96,7 +110,8 @@ def finish(sample: Sample) -> PreparedSample | Drop:
     """Turn a sample's ``input_ids`` and ``labels`` (default: a copy of the ids) into a PreparedSample.
 
     The first label is ignored, for in a packed row it would be predicted from the sample before. Raises StageError
-    when a field is missing, is not a row of int32-sized integers, or the two differ in length.
+    when a field is missing, is not a row of int32-sized integers, or the two differ in length; and for images whose
+    tokens were not counted, or whose tokens are not all there.
     """
     if "input_ids" not in sample:
         raise StageError(
@@ -116,7 +131,34 @@ def finish(sample: Sample) -> PreparedSample | Drop:
     supervised = int(np.count_nonzero(labels != IGNORED_LABEL))
     if not supervised:
         return Drop("nothing_supervised", f"no label with loss after the first token, at {sample.where}")
-    return PreparedSample(sample.ref, input_ids, labels, supervised)
+    types = _int32_row(sample, "mm_token_type_ids") if "mm_token_type_ids" in sample else None
+    rope = np.asarray(sample["rope"], dtype=np.int32) if "rope" in sample else None
+    for name, value, shape in (("mm_token_type_ids", types, input_ids.shape), ("rope", rope, (3, len(input_ids)))):
+        if value is not None and value.shape != shape:
+            raise StageError(
+                f"{name} is of shape {value.shape}, but {shape} belongs to {len(input_ids)} input_ids, at "
+                f"{sample.where}: a stage after ExpandVisualTokens must not change the number of tokens."
+            )
+    return PreparedSample(sample.ref, input_ids, labels, supervised, _images(sample, types), types, rope)
+
+
+def _images(sample: Sample, types: IntArray | None) -> tuple[PreparedImage, ...]:
+    """The counted images of a sample. Raises StageError for uncounted ones and for missing or surplus image tokens."""
+    images: list[PreparedImage] = []
+    for image in sample.get("images") or ():
+        if not isinstance(image, PlannedImage) or image.grid is None:
+            raise StageError(
+                f"the sample holds images whose tokens were not counted, at {sample.where}: add DecodeImages and "
+                "ExpandVisualTokens to the pipeline, or take the field 'images' out."
+            )
+        images.append(PreparedImage(np.frombuffer(image.data, np.uint8), image.ops, image.grid, image.features))
+    features = sum(image.features for image in images)
+    if types is not None and np.count_nonzero(types == 1) != features:
+        raise StageError(
+            f"{np.count_nonzero(types == 1)} image tokens for {features} image features, at {sample.where}: a stage "
+            "after ExpandVisualTokens must change neither."
+        )
+    return tuple(images)
 
 
 def _int32_row(sample: Sample, field: str) -> IntArray:
@@ -137,86 +179,3 @@ def _int32_row(sample: Sample, field: str) -> IntArray:
     if row.dtype != np.int32 and row.size and (row.min() < INT32.min or row.max() > INT32.max):
         raise StageError(f"{field} holds {row.min()} to {row.max()}, beyond 32-bit integers, at {sample.where}.")
     return row.astype(np.int32)
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedChunk:
-    """The outcomes of a chunk of records in few flat arrays, which travel between processes cheaply.
-
-    ``input_ids`` and ``labels`` are int32 of shape (tokens,), all samples one after another; ``labels`` is None when
-    they equal the ids in all but the first of each sample. ``lengths`` and ``supervised`` have one number a sample.
-    ``drops`` maps a record's place in the chunk to its Drop. A ``failure`` belongs to the record after those, and no
-    later record was prepared. References stay with whoever holds the records.
-
-    :meth:`pack` and :meth:`outcomes` are each other's inverse, and the only places that know this layout.
-    """
-
-    input_ids: IntArray
-    labels: IntArray | None
-    lengths: IntArray
-    supervised: IntArray
-    drops: dict[int, Drop]
-    failure: OdbStreamError | None
-
-    @classmethod
-    def pack(cls, outcomes: Sequence[Outcome]) -> "PreparedChunk":
-        """Pack outcomes in the order of their records; only the last may be an error."""
-        samples = [outcome for outcome in outcomes if isinstance(outcome, PreparedSample)]
-        input_ids = _flat([sample.input_ids for sample in samples])
-        labels = _flat([sample.labels for sample in samples])
-        lengths = np.array([len(sample.input_ids) for sample in samples], dtype=np.int32)
-        return cls(
-            input_ids=input_ids,
-            labels=None if np.array_equal(labels, _default_labels(input_ids, lengths)) else labels,
-            lengths=lengths,
-            supervised=np.array([sample.supervised for sample in samples], dtype=np.int32),
-            drops={place: outcome for place, outcome in enumerate(outcomes) if isinstance(outcome, Drop)},
-            failure=outcomes[-1] if outcomes and isinstance(outcomes[-1], OdbStreamError) else None,
-        )
-
-    def outcomes(self, records: Sequence[Record]) -> Iterator[Outcome]:
-        """The outcomes again, one for each of the records that this chunk was made of, up to a failure.
-
-        The arrays of the samples are views into the chunk's.
-        """
-        labels = _default_labels(self.input_ids, self.lengths) if self.labels is None else self.labels
-        done = len(self.lengths) + len(self.drops)
-        if done > len(records) or (done < len(records) and self.failure is None):
-            raise ValueError(f"a chunk of {done} outcomes does not belong to these {len(records)} records")
-        samples = zip(np.cumsum(self.lengths).tolist(), self.lengths.tolist(), self.supervised.tolist(), strict=True)
-        for place in range(done):
-            if (drop := self.drops.get(place)) is not None:
-                yield drop
-                continue
-            stop, length, supervised = next(samples)
-            span = slice(stop - length, stop)
-            yield PreparedSample(records[place].ref, self.input_ids[span], labels[span], supervised)
-        if self.failure is not None:
-            yield self.failure
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the fields, with the failure in a form that survives the journey."""
-        failure = None if self.failure is None else portable(self.failure)
-        return PreparedChunk, (self.input_ids, self.labels, self.lengths, self.supervised, self.drops, failure)
-
-
-def portable(error: OdbStreamError) -> OdbStreamError:
-    """The same error in a form that always pickles: a class of this package, the text, and the traceback as a note.
-
-    A cause may not pickle, and a class of the user's may not unpickle, so neither travels itself.
-    """
-    kind = next(cls for cls in type(error).__mro__ if cls.__module__ == OdbStreamError.__module__)
-    copy: OdbStreamError = kind(str(error))
-    copy.add_note("Traceback in the worker:\n" + "".join(traceback.format_exception(error)).rstrip())
-    return copy
-
-
-def _flat(rows: list[IntArray]) -> IntArray:
-    return np.concatenate(rows) if rows else np.empty(0, dtype=np.int32)
-
-
-def _default_labels(input_ids: IntArray, lengths: IntArray) -> IntArray:
-    """The labels of samples without labels of their own: the ids, the first of each sample ignored."""
-    labels = input_ids.copy()
-    labels[np.cumsum(lengths) - lengths] = IGNORED_LABEL
-    return labels

@@ -43,9 +43,11 @@ class Renderer:
         template: the Jinja text.
         variables: special tokens by name and the user's own template arguments.
         name: what the template belongs to, for messages.
+        takes_parts: give every content as a list of parts, to a template that does not render strings.
     """
 
-    def __init__(self, template: str, variables: Mapping[str, Any], name: str) -> None:
+    def __init__(self, template: str, variables: Mapping[str, Any], name: str, takes_parts: bool = False) -> None:
+        self.takes_parts = takes_parts
         self.template = template
         self.variables = dict(variables)
         self.name = name
@@ -63,8 +65,8 @@ class Renderer:
             ) from error
         self.reads_tools = "tools" in jinja2.meta.find_undeclared_variables(self._tree)
 
-    def __reduce__(self) -> tuple[type["Renderer"], tuple[str, dict[str, Any], str]]:
-        return Renderer, (self.template, self.variables, self.name)
+    def __reduce__(self) -> tuple[type["Renderer"], tuple[str, dict[str, Any], str, bool]]:
+        return Renderer, (self.template, self.variables, self.name, self.takes_parts)
 
     def render(
         self, messages: list[Message], tools: list[Any] | None = None, *, prompt: bool = False, same_time: bool = False
@@ -75,6 +77,8 @@ class Renderer:
         """
         if self.tells_time and not same_time:
             self._now = datetime.now()
+        if self.takes_parts:
+            messages = [_in_parts(message) for message in messages]
         try:
             marked = self._compiled.render(
                 messages=messages, tools=tools, documents=None, add_generation_prompt=prompt, **self.variables
@@ -87,6 +91,11 @@ class Renderer:
     def constants(self) -> set[str]:
         """The strings written in the template's expressions: what it may look for in a content."""
         return {node.value for node in self._tree.find_all(jinja2.nodes.Const) if isinstance(node.value, str)}
+
+
+def _in_parts(message: Message) -> Message:
+    content = message.get("content")
+    return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
 
 
 class _Generation(jinja2.ext.Extension):

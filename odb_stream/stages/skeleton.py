@@ -26,8 +26,10 @@ _CLOSE = "\udbf1"
 _PLACEHOLDER = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 THINK_END = "</think>"
 
-Shape = tuple[tuple[str, str], ...]
-"""Roles and contents with placeholders: all that the rendering of a skeleton depends on, where it is hashable."""
+Shape = tuple[tuple[str, str | tuple[str | None, ...]], ...]
+"""Roles and contents with placeholders: all that the rendering of a skeleton depends on, where it is hashable.
+
+A content of parts is a tuple of their texts, None for an image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class SkeletonMaker:
         hidden_tools = None if tools is None else hider.leaves(tools)
         shape = None
         if tools is None and all(message.keys() == {"role", "content"} for message in skeletons):
-            shape = tuple((message["role"], message["content"]) for message in skeletons)
+            shape = tuple((message["role"], _hashable(message["content"])) for message in skeletons)
         return Skeleton(skeletons, hidden_tools, hider.values, hider.turns, shape)
 
 
@@ -102,7 +104,7 @@ class _Hider:
                 skeleton[name] = value
             elif name == "content":
                 # Templates ask a calling turn whether it has a content, so there a blank one stays blank.
-                skeleton[name] = self.text(value, keep_blank=self.keep_blanks or "tool_calls" in message)
+                skeleton[name] = self.content(value, keep_blank=self.keep_blanks or "tool_calls" in message)
             elif name in REASONING_FIELDS:
                 skeleton[name] = self.text(value, keep_blank=True)
             elif name == "tool_calls":
@@ -110,6 +112,15 @@ class _Hider:
             else:
                 skeleton[name] = self.leaves(value)
         return skeleton
+
+    def content(self, content: str | list[dict[str, str]], *, keep_blank: bool) -> str | list[dict[str, str]]:
+        """A content with its texts hidden; image parts stay as they are."""
+        if isinstance(content, str):
+            return self.text(content, keep_blank=keep_blank)
+        return [
+            {**part, "text": self.text(part["text"], keep_blank=keep_blank)} if part["type"] == "text" else part
+            for part in content
+        ]
 
     def call(self, call: dict[str, Any]) -> dict[str, Any]:
         """A call with its function's name hidden: the placeholder that every call has."""
@@ -155,6 +166,10 @@ class _Hider:
         if isinstance(value, list):
             return [self.leaves(item) for item in value]
         return value
+
+
+def _hashable(content: str | list[dict[str, str]]) -> str | tuple[str | None, ...]:
+    return content if isinstance(content, str) else tuple(part.get("text") for part in content)
 
 
 def split(text: str) -> tuple[list[str], list[int]]:

@@ -40,7 +40,7 @@ class Tokenize:
         max_length: the most tokens a sample may have; None sets no limit.
         truncate: what happens to a longer sample. "right" (the default) keeps the first ``max_length`` tokens, "left"
             the last; the number of tokens cut is left in the sample as ``truncated``. "drop" leaves the sample out
-            whole.
+            whole. A sample with images is cut by ExpandVisualTokens, when its true length is known.
 
     Returns ``Drop("empty")`` for a text without tokens, ``Drop("too_long")`` by the rule "drop", and
     ``Drop("nothing_supervised")`` if no label is left after the cut and the causal shift (the first token is never
@@ -84,14 +84,17 @@ class Tokenize:
         if length == 0:
             return Drop("empty", f"{sample.where}: the text has no tokens")
         fields: dict[str, Any] = {}
-        if self.max_length is not None and length > self.max_length:
+        if sample.get("images"):
+            if self.max_length is not None:
+                fields["deferred_cut"] = (self.max_length, self.truncate)
+        elif self.max_length is not None and length > self.max_length:
             if self.truncate == "drop":
                 return Drop("too_long", f"{sample.where}: {length} tokens, max_length is {self.max_length}")
             kept = kept_tokens(length, self.max_length, self.truncate)
             ids, labels = ids[kept], labels[kept]
             fields["truncated"] = length - self.max_length
         if not (labels[1:] != IGNORED_LABEL).any():
-            cut = f" of {length}" if fields else ""
+            cut = f" of {length}" if "truncated" in fields else ""
             return Drop("nothing_supervised", f"{sample.where}: no supervised token among the {len(ids)}{cut} tokens")
         return sample.with_fields({**sample, "input_ids": ids, "labels": labels, **fields})
 

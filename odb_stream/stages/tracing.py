@@ -4,7 +4,7 @@ import json
 from typing import Any, NamedTuple, get_args
 
 from odb_stream.stages.backend import any_of
-from odb_stream.stages.messages import BadChat, Message
+from odb_stream.stages.messages import BadChat, Message, texts_of
 from odb_stream.stages.rendering import Renderer, RenderError, Span
 from odb_stream.stages.skeleton import THINK_END, Kept, Shape, Skeleton, SkeletonMaker, places
 from odb_stream.stages.turns import ADD_ROLE, Anchor, Layout, TurnRules, rendered_layout
@@ -104,12 +104,12 @@ class Tracer:
     def _unfound(self, messages: list[Message], text: str) -> str:
         """Name the first content that does not occur in the rendering at all."""
         for turn, message in enumerate(messages):
-            said = message.get("content", "")
-            if message["role"] == "assistant":
-                said = said.rpartition(THINK_END)[2]
-            core = said.strip()
-            if core not in text and json.dumps(core, ensure_ascii=False)[1:-1] not in text:
-                return f"the template does not render the content of turn {turn} ({message['role']}); {ADD_ROLE}"
+            for said in texts_of(message):
+                if message["role"] == "assistant":
+                    said = said.rpartition(THINK_END)[2]
+                core = said.strip()
+                if core not in text and json.dumps(core, ensure_ascii=False)[1:-1] not in text:
+                    return f"the template does not render the content of turn {turn} ({message['role']}); {ADD_ROLE}"
         return ""
 
 

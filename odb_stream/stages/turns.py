@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from odb_stream.stages.messages import image_count, texts_of
 from odb_stream.stages.rendering import Renderer, RenderError
 from odb_stream.stages.skeleton import THINK_END, Skeleton, common_start, lead_and_trail, numbers_in, split
 
@@ -66,7 +67,7 @@ def rendered_layout(renderer: Renderer, skeleton: Skeleton, rules: TurnRules | N
     """Render a skeleton and find its assistant turns; without rules (the template has marks) only the placeholders."""
     text = renderer.render(skeleton.messages, skeleton.tools, same_time=True).text
     literals, order = split(text)
-    problem = _unrendered(skeleton, set(order))
+    problem = _unrendered(skeleton, set(order)) or _unrendered_image(renderer, skeleton, text)
     if problem or rules is None:
         return Layout(literals, order, [], problem)
     search = _TurnSearch(renderer, skeleton, rules, literals, order)
@@ -86,7 +87,7 @@ def rendered_layout(renderer: Renderer, skeleton: Skeleton, rules: TurnRules | N
 def _unrendered(skeleton: Skeleton, rendered: set[int]) -> str:
     """Name the first content that the template leaves out; reasoning in a think block is its to leave out."""
     for turn, message in enumerate(skeleton.messages):
-        said = message.get("content", "")
+        said = "".join(texts_of(message))
         if message["role"] == "assistant":
             said = said.rpartition(THINK_END)[2]
         if not rendered.issuperset(numbers_in(said)):
@@ -94,6 +95,25 @@ def _unrendered(skeleton: Skeleton, rendered: set[int]) -> str:
         for call in message.get("tool_calls", ()):
             if not rendered.issuperset(numbers_in(call.get("function", call)["name"])):
                 return f"the template does not render the tool call of turn {turn} (assistant); {ADD_ROLE}"
+    return ""
+
+
+def _unrendered_image(renderer: Renderer, skeleton: Skeleton, text: str) -> str:
+    """Name the first turn whose image parts leave no trace in the rendering: without them it is the same."""
+    for turn, message in enumerate(skeleton.messages):
+        if not image_count(message):
+            continue
+        bare = {**message, "content": [part for part in message["content"] if part["type"] == "text"]}
+        messages = [*skeleton.messages[:turn], bare, *skeleton.messages[turn + 1 :]]
+        try:
+            same = renderer.render(messages, skeleton.tools, same_time=True).text == text
+        except RenderError:
+            same = False
+        if same:
+            return (
+                f"the chat template of {renderer.name} renders nothing for the image of turn {turn} "
+                f"({message['role']}); {ADD_ROLE}"
+            )
     return ""
 
 
@@ -169,6 +189,8 @@ class _TurnSearch:
             offset = self._end_of_calls(turn, after)
         else:
             content = message.get("content", "")
+            if not isinstance(content, str):  # where an image comes last, the terminator is searched for
+                content = content[-1].get("text", "")
             trail = lead_and_trail(content)[1] if own else content
             offset = self._end_of_content(after, begin, trail)
         return None if offset is None else Anchor(literal, offset)

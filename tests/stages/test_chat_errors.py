@@ -32,8 +32,13 @@ SHAPES = [
     ([{"role": "user", "content": [{"type": "text"}]}, ANSWER], "part 0 of turn 0 .* 'text' is not a string"),
     (
         [{"role": "user", "content": [{"type": "image"}]}, ANSWER],
-        "part 0 of turn 0 .* of type 'image'.*take the part out",
+        "image parts is 1, but the sample holds 0 measured images: put DecodeImages before",
     ),
+    (
+        [{"role": "user", "content": [{"type": "audio"}]}, ANSWER],
+        "part 0 of turn 0 .* of type 'audio'.*take the part out",
+    ),
+    ([{"role": "user", "content": [{"type": "image", "image": 3}]}, ANSWER], "holds an image of type int: give the"),
     ([{"role": "user", "content": [{"type": "video"}]}, ANSWER], "of type 'video': video is not supported"),
     ([{"role": "user", "content": "\ud800"}, ANSWER], r"turn 0 holds U\+D800"),
     ([{"role": "user", "content": "a", "tool_calls": [call()]}, ANSWER], "only assistant turns may call tools"),

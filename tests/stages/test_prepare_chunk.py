@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from odb_stream.errors import OdbStreamError, StageError, StateError
 from odb_stream.sample import IGNORED_LABEL, Drop, PreparedSample, Record, SampleRef
-from odb_stream.stages.prepare import Lane, Prepare, PreparedChunk
+from odb_stream.stages.chunk import PreparedChunk
+from odb_stream.stages.prepare import Lane, Prepare
 
 Item = dict[str, Any] | Drop | OdbStreamError
 

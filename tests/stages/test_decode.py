@@ -1,0 +1,195 @@
+"""DecodeImages: which file belongs to which part of a chat, and what is measured."""
+
+import io
+import pickle
+
+import numpy as np
+import pytest
+from PIL import Image
+from vision_support import PLACE, encoded, image_file, members, picture, sample, turn
+
+from odb_stream.errors import ConfigError, StageError
+from odb_stream.sample import Drop
+from odb_stream.stages import DecodeImages
+
+A, B, C = (image_file(10 + number, 20, seed=number) for number in range(3))
+ANSWER = {"role": "assistant", "content": "a"}
+
+
+def names(out) -> list[str]:
+    return [image.name for image in out["images"]]
+
+
+def dropped(*turns, reason: str, **fields) -> str:
+    out = DecodeImages()(sample(messages=[*turns, ANSWER], **fields))
+    assert isinstance(out, Drop), out
+    assert out.reason == reason
+    assert out.detail.startswith("train-3.tar, key '00042' (sample 7, byte offset 1536): ")
+    return out.detail
+
+
+def test_parts_take_the_images_in_order():
+    out = DecodeImages()(
+        sample(messages=[turn("user", None, "and", None), ANSWER, turn("user", None)], **members(A, B, C))
+    )
+    assert names(out) == ["0.png", "1.png", "2.png"]
+    assert [image.size for image in out["images"]] == [(10, 20), (11, 20), (12, 20)]
+    assert all(image.ops == () for image in out["images"])
+    assert [image.data for image in out["images"]] == [A, B, C]
+    assert out["images"][0].data is A
+    assert not set(out) & {"0.png", "1.png", "2.png"}
+
+
+def test_the_order_is_that_of_numbers():
+    files = {f"{number}.png": A for number in (10, 9, 2, 1)} | {"left.b.png": B, "left.a.png": B}
+    out = DecodeImages()(sample(messages=[turn("user", *[None] * 6)], **files))
+    assert names(out) == ["1.png", "2.png", "9.png", "10.png", "left.a.png", "left.b.png"]
+
+
+def test_named_parts_take_their_member_and_leave_the_others():
+    chat = [turn("user", ("1.png",), "x", None, ("1.png",), None)]
+    out = DecodeImages()(sample(messages=chat, **members(A, B, C)))
+    assert names(out) == ["1.png", "0.png", "1.png", "2.png"]
+
+
+def test_a_named_member_may_have_any_name():
+    out = DecodeImages()(sample(messages=[turn("user", ("scan.bin",))], **{"scan.bin": A, "notes.bin": b"x"}))
+    assert names(out) == ["scan.bin"]
+    assert out["notes.bin"] == b"x"
+
+
+@pytest.mark.parametrize("name", ["0.jpg", "JPG", "0.a.JPeG", "x.webp"])
+def test_the_content_decides_not_the_extension(name):
+    out = DecodeImages()(sample(messages=[turn("user", None)], **{name: A}))
+    assert out["images"][0].size == (10, 20)
+
+
+def test_a_chat_without_images_passes():
+    out = DecodeImages()(sample(messages=[turn("user", "a"), ANSWER], images=[], cls=b"3"))
+    assert set(out) == {"messages", "cls"}
+    assert set(DecodeImages()(sample(text="<|image_pad|>"))) == {"text"}
+
+
+def test_a_missing_image():
+    detail = dropped(turn("user", None, "x", None), reason="image_missing", **members(A))
+    assert detail.endswith("part 2 of turn 0 (user) asks for an image, the images there: 0.png")
+    detail = dropped(turn("user", ("7.png",)), reason="image_missing", **members(A, B))
+    assert detail.endswith("part 0 of turn 0 (user) asks for the image '7.png', the images there: 0.png, 1.png")
+    assert dropped(turn("user", None), reason="image_missing").endswith("the images there: none")
+    assert "asks for the image 'json'" in dropped(turn("user", ("json",)), reason="image_missing")
+
+
+def test_a_surplus_image():
+    detail = dropped(turn("user", None), reason="image_surplus", **members(A, B, C))
+    assert detail.endswith("no image part takes 1.png, 2.png; image parts there: 1")
+    assert dropped(turn("user", "<|image_pad|> <image>"), reason="image_surplus", **members(A))
+    assert dropped(turn("user", ("0.png",)), reason="image_surplus", **members(A, B)).endswith(
+        "takes 1.png; image parts there: 1"
+    )
+    out = DecodeImages()(sample(text="<image>", **members(A)))
+    assert isinstance(out, Drop)
+    assert out.reason == "image_surplus"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "image_empty"),
+        (b"what", "image_unreadable"),
+        (encoded(picture(2000, 600)), "image_too_large"),
+        (encoded(Image.new("F", (3, 3)), "TIFF"), "image_mode"),
+    ],
+)
+def test_bad_images_are_drops_that_name_the_member(data, reason):
+    out = DecodeImages(pixel_limit=1_000_000)(sample(messages=[turn("user", None, None)], **members(A, data)))
+    assert isinstance(out, Drop)
+    assert out.reason == reason
+    assert ": image 1.png: " in out.detail
+
+
+@pytest.mark.parametrize("kind", ["video", "video_url"])
+def test_video_is_refused_by_name(kind):
+    chat = [{"role": "user", "content": [{"type": kind}]}, ANSWER]
+    with pytest.raises(StageError, match=f"DecodeImages, {PLACE}: part 0 .*'{kind}': video is not supported"):
+        DecodeImages()(sample(messages=chat))
+
+
+@pytest.mark.parametrize(
+    ("chat", "words"),
+    [
+        ("hello", "messages must be a list"),
+        (
+            [{"role": "user", "content": [{"type": "image", "image": b"x"}]}],
+            "holds an image of type bytes: give the name",
+        ),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "'image_url': only parts of type"),
+    ],
+)
+def test_chats_of_the_wrong_shape(chat, words):
+    with pytest.raises(StageError, match=words):
+        DecodeImages()(sample(messages=chat))
+
+
+def test_the_images_of_a_dataset():
+    """Files, Pillow images, and Hugging Face's undecoded images."""
+    image = picture(9, 8)
+    chat = [turn("user", None, None, None), ANSWER]
+    out = DecodeImages()(sample(messages=chat, images=[A, image, {"bytes": B, "path": None}]))
+    assert names(out) == ["images[0]", "images[1]", "images[2]"]
+    assert [image.size for image in out["images"]] == [(10, 20), (9, 8), (11, 20)]
+    assert np.array_equal(out["images"][1].decoded(), image)
+    assert out["images"][1].data.startswith(b"\x89PNG")
+
+
+def test_a_column_of_a_dataset_can_be_named():
+    out = DecodeImages()(sample(messages=[turn("user", ("photo",))], photo=picture(9, 8)))
+    assert names(out) == ["photo"]
+    assert "photo" not in out
+
+
+def test_items_without_messages_keep_their_images_in_order():
+    out = DecodeImages()(sample(input_ids=[1, 2], images=[A, B]))
+    assert names(out) == ["images[0]", "images[1]"]
+
+
+def test_images_of_a_dataset_can_be_missing_and_surplus():
+    assert dropped(turn("user", None), reason="image_surplus", images=[A, B]).endswith(
+        "takes images[1]; image parts there: 1"
+    )
+    assert dropped(turn("user", None, None), reason="image_missing", images=[A]).endswith("there: images[0]")
+
+
+def test_a_broken_image_in_memory():
+    lazy = Image.open(io.BytesIO(encoded(picture(200, 150), "JPEG")[:-600]))
+    assert "image images[0]: the pixels do not decode" in dropped(
+        turn("user", None), reason="image_broken", images=[lazy]
+    )
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        (A, "the field 'images' is bytes, not a list"),
+        ([3], r"the image images\[0\] is int: give the file as bytes"),
+        ([{"path": "a.png"}], r"the image images\[0\] is NoneType"),
+    ],
+)
+def test_images_of_another_type(images, words):
+    with pytest.raises(StageError, match=f"DecodeImages, {PLACE}: {words}"):
+        DecodeImages()(sample(messages=[turn("user", None)], images=images))
+
+
+def test_twice_is_once_too_often():
+    out = DecodeImages()(sample(messages=[turn("user", None)], **members(A)))
+    with pytest.raises(StageError, match="the field 'images' is already measured"):
+        DecodeImages()(out)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, True])
+def test_bad_settings(limit):
+    with pytest.raises(ConfigError, match="pixel_limit"):
+        DecodeImages(pixel_limit=limit)
+
+
+def test_it_travels_to_workers():
+    assert pickle.loads(pickle.dumps(DecodeImages(pixel_limit=5))) == DecodeImages(pixel_limit=5)

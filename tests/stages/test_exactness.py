@@ -1,0 +1,155 @@
+"""Without augmentation, everything a model is given equals what the transformers processor gives, bit for bit."""
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+from vision_support import FAMILIES, backend, encoded, members, picture, processor, turn
+
+from odb_stream.sample import IGNORED_LABEL, PreparedSample, Record, SampleRef
+from odb_stream.stages import ChatTemplate, DecodeImages, ExpandVisualTokens, Tokenize
+from odb_stream.stages.images import open_image
+from odb_stream.stages.prepare import Lane, Prepare
+
+START, END, PAD = (backend().token_to_id(token) for token in ("<|im_start|>", "<|im_end|>", "<|image_pad|>"))
+
+
+def sideways(orientation: int) -> bytes:
+    tags = Image.Exif()
+    tags[0x0112] = orientation
+    return encoded(picture(90, 40, seed=7), "JPEG", exif=tags)
+
+
+FILES = [
+    encoded(picture(60, 40)),
+    encoded(picture(33, 150, seed=1), "JPEG"),
+    encoded(picture(320, 200, seed=2), "JPEG", progressive=True, quality=60),
+    encoded(picture(1, 1, seed=3)),
+    encoded(picture(7, 700, seed=4), "WEBP"),
+    encoded(picture(64, 64, mode="RGBA", seed=5)),
+    encoded(picture(50, 70, mode="LA", seed=6)),
+    encoded(picture(40, 30).convert("L"), "JPEG"),
+    encoded(picture(40, 30).convert("CMYK"), "JPEG"),
+    encoded(picture(40, 30).quantize(16), "GIF", transparency=2),
+    encoded(picture(40, 30).convert("1")),
+    sideways(6),
+    sideways(3),
+]
+
+
+def ours(family: str, messages, files) -> tuple[PreparedSample, np.ndarray | None]:
+    """The prepared sample and its pixels."""
+    made = processor(family)
+    expand = ExpandVisualTokens(made)
+    stages = (DecodeImages(), ChatTemplate(made), Tokenize(made), expand)
+    fields = {"messages": messages, **members(*files)}
+    record = Record(SampleRef(0, 0, 0, -1), "k", "s")
+    out = Prepare((Lane(lambda record: fields, stages),), seed=0).record(record, 0)
+    assert isinstance(out, PreparedSample), out
+    pixels = [expand.pixels(open_image(image.data), image.grid) for image in out.images]
+    return out, np.concatenate(pixels) if pixels else None
+
+
+def theirs(family: str, messages, files):
+    """What transformers gives for the same chat and the upright images as Pillow opens them."""
+    made = processor(family)
+    text = made.apply_chat_template(messages, tokenize=False)
+    images = [ImageOps.exif_transpose(Image.open(io.BytesIO(file))) for file in files]
+    return made(text=[text], images=images or None, return_tensors="np")
+
+
+def labels_of(ids: list[int]) -> list[int]:
+    """Each answer from behind its header to its end token, image tokens left out: read off the ids alone."""
+    header = [START, *backend().encode("assistant\n").ids]
+    labels, place = [IGNORED_LABEL] * len(ids), 0
+    while place < len(ids):
+        if ids[place : place + len(header)] == header:
+            place += len(header)
+            while place < len(ids):
+                labels[place] = ids[place] if ids[place] != PAD else IGNORED_LABEL
+                if ids[place] == END:
+                    break
+                place += 1
+        place += 1
+    return labels
+
+
+def require_equal(family: str, messages, files) -> None:
+    out, pixels = ours(family, messages, files)
+    reference = theirs(family, messages, files)
+    assert out.input_ids.tolist() == reference["input_ids"][0].tolist()
+    assert out.token_types.tolist() == reference["mm_token_type_ids"][0].tolist()
+    assert out.labels.tolist() == labels_of(reference["input_ids"][0].tolist())
+    assert out.supervised > 0
+    if not files:
+        assert (pixels, out.images) == (None, ())
+        assert "pixel_values" not in reference
+        return
+    assert [image.grid for image in out.images] == [tuple(grid) for grid in reference["image_grid_thw"].tolist()]
+    assert pixels.dtype == reference["pixel_values"].dtype == np.float32
+    assert np.array_equal(pixels, reference["pixel_values"])
+
+
+A, B, C = FILES[:3]
+CHATS = {
+    "before": ([turn("user", None, "what is it?"), turn("assistant", "a cat")], [A]),
+    "after": ([turn("user", "what is it?", None), turn("assistant", "a cat")], [B]),
+    "between": ([turn("user", "is", None, "like", None, "?"), turn("assistant", "yes")], [A, C]),
+    "adjacent": ([turn("user", None, None, None), turn("assistant", "no")], [A, B, C]),
+    "system": ([turn("system", "be brief"), turn("user", None, "hm"), turn("assistant", "a cat")], [C]),
+    "turns": (
+        [
+            turn("system", "be brief"),
+            turn("user", None, "hm"),
+            turn("assistant", "a cat"),
+            turn("user", "and\n", None, None),
+            {"role": "assistant", "content": "a dog 你好"},
+            {"role": "user", "content": "sure?"},
+            turn("assistant", " yes \n"),
+        ],
+        [A, B, C],
+    ),
+    "no image": ([turn("user", "what is it?"), turn("assistant", "nothing")], []),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", CHATS)
+def test_the_same_chat(family, name):
+    require_equal(family, *CHATS[name])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("number", range(len(FILES)))
+def test_the_same_image(family, number):
+    require_equal(family, [turn("user", None, "what is it?"), turn("assistant", "a cat")], [FILES[number]])
+
+
+TEXTS = st.sampled_from(["a", "the cat ", "\n", "what is in this picture?", "你好", " and"])
+USER = st.lists(st.one_of(TEXTS, st.integers(0, len(FILES) - 1)), min_size=1, max_size=5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(turns=st.lists(st.tuples(USER, TEXTS), min_size=1, max_size=4), system=st.sampled_from([None, "be brief"]))
+@settings(max_examples=40)
+def test_random_chats(family, turns, system):
+    messages, files = [], []
+    if system is not None:
+        messages.append({"role": "system", "content": system})
+    for parts, answer in turns:
+        messages.append(turn("user", *[part if isinstance(part, str) else None for part in parts]))
+        messages.append(turn("assistant", answer))
+        files += [FILES[part] for part in parts if not isinstance(part, str)]
+    require_equal(family, messages, files)
+
+
+def test_images_in_answers():
+    """Qwen2-VL's template renders them; there is no loss on what stands for the image."""
+    require_equal(
+        "qwen2_vl",
+        [turn("user", "draw"), turn("assistant", "see", None, "so"), turn("user", None), turn("assistant", "a")],
+        [A, B],
+    )
