@@ -35,7 +35,9 @@ def run(
         int | None,
         typer.Option(help="Stop after this many epochs; by default 1, or with --steps as many as they take."),
     ] = None,
-    train: Annotated[bool, typer.Option("--train", help="Fit a tiny, randomly initialised Qwen3 on the CPU.")] = False,
+    train: Annotated[
+        bool, typer.Option("--train", help="Fit a tiny, randomly initialised Qwen3 or Qwen3-VL on the CPU.")
+    ] = False,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Write the report here; with --train also the losses.")
     ] = None,
@@ -128,12 +130,14 @@ def _train(
 ) -> list[float]:
     from odb_stream.cli.tiny_model import TinyTrainer
     from odb_stream.nodes.collate import pop_step
+    from odb_stream.stages import ExpandVisualTokens
 
+    expand = next((stage for stage in pipeline.stages if isinstance(stage, ExpandVisualTokens)), None)
     losses: list[float] = []
     trainer: TinyTrainer | None = None
     for batch in batches:
         if trainer is None:
-            trainer = TinyTrainer(vocabulary(pipeline, batch), seed)
+            trainer = TinyTrainer(vocabulary(pipeline, batch), seed, expand)
         losses.append(trainer.train(batch, pop_step(batch)))
         if live.due:
             live.draw(loader.report(), losses[-1])

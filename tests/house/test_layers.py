@@ -14,14 +14,14 @@ LAYERS = {
     "stages": 2,
     "shardio": 3, "runtime": 3,
     "nodes": 4,
-    "": 5, "loader": 5, "pipeline": 5, "resume": 5, "metrics": 5,
+    "": 5, "loader": 5, "epoch": 5, "pipeline": 5, "resume": 5, "metrics": 5,
     "adapters": 6, "cli": 6,
 }  # fmt: skip
 
 # batching is integers in, integers out: what it may import is listed, and everything else is refused.
 PURE = {
-    "bisect", "collections", "collections.abc", "dataclasses", "enum", "functools", "heapq", "itertools", "math",
-    "operator", "typing", "numpy", "numpy.typing",
+    "bisect", "collections", "collections.abc", "dataclasses", "enum", "functools", "heapq", "itertools", "json",
+    "math", "operator", "typing", "numpy", "numpy.typing",
 }  # fmt: skip
 
 # Worker processes import these; torch and transformers would cost each of them seconds and hundreds of megabytes.
