@@ -53,7 +53,8 @@ class GlooGroup:
             return np.empty((self.size, 0), np.int64)
         rows = torch.empty((self.size, len(values)), dtype=torch.int64)
         work = self._group.allgather([list(rows.unbind(0))], [torch.from_numpy(values.copy())])
-        # Not `work.wait()`: a thread that waits inside of native code could not be left behind at exit.
+        # Not `work.wait()`: when a peer holds the operation up, this thread is left behind, and one that came back
+        # from native code while the interpreter ends would abort the process.
         pause = FIRST_PAUSE
         while not work.is_completed():
             time.sleep(pause)

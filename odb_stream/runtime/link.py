@@ -58,21 +58,29 @@ class Link:
 
     def leave(self) -> None:
         """Tell the others that this rank leaves; returns at once, from any thread."""
+        if self._in_a_copy():
+            return
         with self._lock:
-            if self.left.is_set() or os.getpid() != self._process:
-                return  # a forked child has a copy of this object, but no part in the line
+            if self.left.is_set():
+                return
             self.left_at = self.heartbeat.clock.now()
             self.left.set()
         self.heartbeat.leave()
 
     def close(self) -> None:
         """Leave, and free everything; what a peer holds up is freed when that peer goes on or ends."""
+        if self._in_a_copy():
+            return
         self.leave()
         with self._lock:
-            if self._closing is not None or os.getpid() != self._process:
+            if self._closing is not None:
                 return
             self._closing = self.jobs.finish(self._free)
         self.jobs.join(LEAVE_SECONDS)
+
+    def _in_a_copy(self) -> bool:
+        """Whether this is a forked child: it has a copy of this object, its locks perhaps held, but no part in it."""
+        return os.getpid() != self._process
 
     def _free(self) -> None:
         """The last job: nothing of this rank is under way any more."""

@@ -1,7 +1,7 @@
 """Batch quality with 8 ranks in step, by the same programs that real ranks run: the bounds that must hold.
 
-All figures include the ramps and the drain. Without slices of like cost (a deal that is not sorted) the critical ratio
-is above 1.1 in every padded case, and every padded bound here fails.
+All figures include the ramps and the drain. A drain dealt without sorting its groups by cost fails eleven cases here, a
+rank's own groups dealt without sorting six.
 """
 
 from pathlib import Path

@@ -591,12 +591,15 @@ begin:
     }
 
 next_step:
-    atomic {        /* `Epoch.__next__`, or the loop breaks */
+    atomic {        /* the loop breaks, or `Epoch.__next__`: a loop that waits in it can no longer break */
         if
         :: STOP == 2 && TROUBLE_STRIKES; goto break_off
         :: stops -> stops = false; goto break_off
-        :: !stops && held[me]
-        :: !stops && !held[me] && CAN_TAKE ->
+        :: !stops
+        fi;
+        if
+        :: held[me]
+        :: !held[me] && CAN_TAKE ->
             queue[me]--; held[me]++;
             do          /* the accumulation window leaves the queue before its first step is yielded */
             :: held[me] == A -> break
@@ -608,7 +611,7 @@ next_step:
                 fi
             :: held[me] < A && I_AM_DEAD -> goto over
             od
-        :: !stops && !held[me] && AT_END -> goto no_more
+        :: !held[me] && AT_END -> goto no_more
         :: I_AM_DEAD -> goto over
         fi;
         held[me]--; step++;

@@ -176,7 +176,7 @@ def build_and_drop(how: str) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize("how", ["close", "drop", "quota", "workers"])
+@pytest.mark.parametrize("how", ["close", "drop", "quota", pytest.param("workers", marks=pytest.mark.slow)])
 def test_a_loader_that_is_closed_or_forgotten_gives_everything_back(how: str) -> None:
     """Threads end, worker processes end, descriptors are as many as before; six times over."""
     for counts in values(run_ranks(build_and_drop, 2, how)):
@@ -184,8 +184,9 @@ def test_a_loader_that_is_closed_or_forgotten_gives_everything_back(how: str) ->
 
 
 def forget_between_epochs(shares: tuple[int, ...]) -> None:
-    stream = Case(shares, settings=QUOTA.settings).loader()
+    stream = Case(shares, settings=QUOTA.settings).loader(lookahead=2)
     watched_epoch(stream)
+    threading.Event().wait(0.5)  # the queue is full by now; were it not, this would only prove less
     del stream
     gc.collect()
     nothing_is_left()

@@ -72,6 +72,27 @@ def test_a_stage_that_raises_is_raised_on_every_rank_at_the_same_step(late: bool
         assert took < 5
 
 
+def fail_amid_an_update() -> list[Any]:
+    """The step infos before the error, with five steps an update."""
+    infos = []
+    with CASE.loader(FailAt(BAD), grad_accum=5) as stream, pytest.raises(odb.PeerError, match="rank 1 failed"):
+        for batch in stream:
+            infos.append(odb.pop_step(batch))
+    return infos
+
+
+def test_a_failure_amid_an_update_makes_it_a_shorter_one() -> None:
+    """The steps before it are yielded, the last one marked as the last, and their loss scale is over them alone."""
+    ranks = values(run_ranks(fail_amid_an_update, 3))
+    for infos in ranks:
+        assert [info.step for info in infos if info.accum_last] == [4, 9, 14, 19, AGREED - 1]
+        last = infos[20:]
+        total = sum(info.global_supervised_tokens for info in last)
+        assert [info.loss_scale for info in last] == pytest.approx(
+            [info.supervised_tokens * 3 / total for info in last]
+        )
+
+
 WAYS = {
     "a stage in a worker": (FailAt(BAD), 2, ("FailAt", f"ValueError: number {BAD} is not allowed")),
     "a killed worker": (FailAt(BAD, "kill"), 2, ("WorkerError: worker", "SIGKILL")),
@@ -169,6 +190,7 @@ def pause(seconds: float) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_pause_in_the_loop_longer_than_the_timeout_is_no_failure() -> None:
     """Only a rank that gives no sign of life is given up, not one that has something else to do.
 

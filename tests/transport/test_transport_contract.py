@@ -96,6 +96,11 @@ def test_an_exchange_needs_only_those_who_take_part(start: Start) -> None:
         assert ranks.values() == [[1] * 4, [0] * 4, []]
 
 
+def nothing_is_left() -> None:
+    """No operation was posted in vain: one that is would keep its thread."""
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("odb_stream")]
+
+
 def wait_or_leave(build: Build, line: Connection, leaver: int, point: str) -> int:
     """All make one gather; then the leaver leaves when told to, and the others wait for it."""
     transport = build()
@@ -119,6 +124,7 @@ def wait_or_leave(build: Build, line: Connection, leaver: int, point: str) -> in
         return 0
     finally:
         transport.close()
+        nothing_is_left()
 
 
 @pytest.mark.parametrize(("leaver", "point"), [(0, "gather"), (1, "gather"), (2, "gather"), (1, "exchange")])
@@ -153,6 +159,7 @@ def leave_while_waiting(build: Build, line: Connection, point: str) -> None:
         finally:
             leaver.join()
             transport.close()
+            nothing_is_left()
     transport.gather(ONE)
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.distributed as dist
-from ranks import DEADLINE, Build, native_threads, open_descriptors, ranks_over_gloo
+from ranks import DEADLINE, Build, Outcome, native_threads, open_descriptors, ranks_over_gloo
 
 from odb_stream.config import World
 from odb_stream.errors import PeerError
-from odb_stream.runtime.gloo import Gloo
+from odb_stream.runtime.gloo import LOOK_SECONDS, Gloo
 from odb_stream.runtime.transport import Left, Transport
 
 ONE = np.arange(1)
@@ -146,6 +146,47 @@ def test_a_process_ends_while_its_peers_live(leaver: int, way: str) -> None:
         assert ranks.outcome(1 - leaver, within=DEADLINE).kind == "value"
 
 
+def leave_and_be_gone(build: Build, line: Connection) -> None:
+    transport = build()
+    transport.gather(ONE)
+    if transport.rank == 1:
+        transport.leave()
+        os._exit(0)
+    transport.gather(ONE)
+
+
+def test_a_rank_that_leaves_and_ends_at_once_is_not_taken_for_dead() -> None:
+    with ranks_over_gloo(2, leave_and_be_gone) as ranks:
+        kind, message = ranks.outcome(0, within=DEADLINE)
+        assert (kind, message[:11]) == ("PeerError", "rank 1 left")
+
+
+def leave_in_an_operation(build: Build, line: Connection) -> list[int]:
+    """Rank 1 leaves when all have come together; rank 0 is slow to post its part, and has heard the news by then."""
+    transport: Any = build()
+    transport.gather(ONE)
+    real = transport._group.all_gather
+
+    def slow(values: Any) -> Any:
+        if transport.rank == 1:
+            transport.leave()
+        else:
+            assert transport._heartbeat.wait_for_news(DEADLINE) is not None
+            threading.Event().wait(3 * LOOK_SECONDS)
+        return real(values)
+
+    transport._group.all_gather = slow
+    gathered: list[int] = transport.gather(np.array([7 + transport.rank]))[:, 0].tolist()
+    with pytest.raises(PeerError, match="rank 1 left"):
+        transport.gather(ONE)
+    return gathered
+
+
+def test_what_all_have_come_to_is_gone_through_with() -> None:
+    with ranks_over_gloo(2, leave_in_an_operation) as ranks:
+        assert ranks.outcomes(within=DEADLINE) == [Outcome("value", [7, 8]), Outcome("Left", "")]
+
+
 def end_in_an_operation(build: Build, line: Connection) -> None:
     """Rank 0 is in an operation for which rank 1 never comes, as if rank 1 had been stopped just before it."""
     transport = build()
@@ -199,7 +240,8 @@ def fork_children(build: Build, line: Connection) -> int:
     transport = build()
     transport.gather(ONE)
     for closes in (True, False):
-        child = os.fork()
+        with transport._link._lock:  # type: ignore[attr-defined]  # as if another thread were just closing it
+            child = os.fork()
         if child == 0:
             if closes:
                 transport.close()

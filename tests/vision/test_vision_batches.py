@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from stages.vision_support import FAMILIES, processor
 from vision_chats import Chats, pipeline
+from vision_support import FAMILIES, processor
 
 import odb_stream as odb
 from odb_stream import stages

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks.ranks_support import run_ranks, values
+from ranks_support import run_ranks, values
 from test_vision_batches import losses, tiny
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard

@@ -1,6 +1,6 @@
 """A map-style dataset of chats with drawn pictures, importable by worker processes, and loaders over it."""
 
-from stages.vision_support import image_file, processor, turn
+from vision_support import image_file, processor, turn
 
 import odb_stream as odb
 from odb_stream import stages

@@ -121,7 +121,7 @@ def chart(draw: Draw) -> Talk:
 def chequers(draw: Draw) -> Talk:
     """The rows and columns of a board."""
     rows, columns = draw.between(2, 8), draw.between(2, 8)
-    seen = Seen(board(rows, columns, draw.skewed(12, 100), draw.pick(list(COLOURS))))
+    seen = Seen(board(rows, columns, draw.skewed(16, 100), draw.pick(list(COLOURS))))
     return Talk(draw).ask("How many rows and columns has the board?", f"{rows} rows and {columns} columns.", seen)
 
 

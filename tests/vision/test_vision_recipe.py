@@ -1,0 +1,120 @@
+"""The vision recipe over its demo shards: every chat once, equal to the transformers processor, in both layouts."""
+
+import io
+import json
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+import odb_stream as odb
+from odb_stream.sample import START
+from odb_stream.stages import RandomResize
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "pipelines"))
+
+import vision_chat  # noqa: E402 - found by the line before
+
+
+@cache
+def processor():
+    return vision_chat.load_processor(str(ROOT / "shards" / "vision" / "processor"))
+
+
+@cache
+def plain() -> odb.Pipeline:
+    """The recipe's pipeline without its augmentation."""
+    whole = vision_chat.build()
+    kept = [stage for stage in whole.stages if not isinstance(stage, RandomResize)]
+    assert len(kept) == len(whole.stages) - 1
+    return odb.Pipeline(whole.source, *kept)
+
+
+@cache
+def records() -> list:
+    return list(plain().source.reading(odb.World(), seed=0, epoch=0).records(START))
+
+
+def upright(data: bytes) -> Image.Image:
+    """An image as Pillow shows it on white."""
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    if image.mode == "RGBA":
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image
+
+
+def reference(record) -> dict:
+    """What the processor gives for the chat and the images of a record."""
+    messages = json.loads(record.members["json"])["messages"]
+    files = iter(data for name, data in record.members.items() if name != "json")
+    parts = [part for message in messages if isinstance(message["content"], list) for part in message["content"]]
+    images = [
+        upright(record.members[part["image"]] if "image" in part else next(files))
+        for part in parts
+        if part["type"] == "image"
+    ]
+    text = processor().apply_chat_template(messages, tokenize=False)
+    return processor()(text=[text], images=images or None, return_tensors="np")
+
+
+def spells_a_mark(record) -> bool:
+    """Whether a text spells a special token; the processor takes it for one, the recipe does not."""
+    return record.key.startswith("spelled")
+
+
+@pytest.mark.slow
+def test_the_whole_demo_equals_the_processor():
+    prepare = plain().prepare(seed=0)
+    compared = 0
+    for record in records():
+        if spells_a_mark(record):
+            continue
+        given, own = reference(record), prepare.record(record, 0)
+        assert own.input_ids.tolist() == given["input_ids"][0].tolist(), record.key
+        assert own.token_types.tolist() == given["mm_token_type_ids"][0].tolist(), record.key
+        if own.images:
+            assert [image.grid for image in own.images] == [tuple(grid) for grid in given["image_grid_thw"].tolist()]
+            assert np.array_equal(prepare.decode(0, own.images), given["pixel_values"]), record.key
+        compared += 1
+    assert compared > 380
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_every_chat_comes_out_once(layout):
+    budget = odb.Budget(tokens=2_048, patches=4_096)
+    refs = []
+    with odb.Loader(vision_chat.build(), budget=budget, layout=layout, window=128) as loader:
+        for batch in loader:
+            step = odb.pop_step(batch)
+            refs += step.refs
+            assert batch["input_ids"].numel() <= 2_048
+            patches = int(batch["image_grid_thw"].prod(dim=1).sum()) if step.has_images else 0
+            assert len(batch.get("pixel_values", ())) == patches <= 4_096
+        report = loader.report()
+    assert len(refs) == len(set(refs)) == report["emitted"] == 400
+    assert report["dropped"] == {}
+
+
+def test_a_spelled_placeholder_binds_to_no_image():
+    spelled = [record for record in records() if spells_a_mark(record)]
+    assert spelled
+    for record in spelled:
+        own = plain().prepare(seed=0).record(record, 0)
+        assert int(own.token_types.sum()) == sum(image.features for image in own.images)
+        assert len(own.images) == len(record.members) - 1
+
+
+def test_augmentation_changes_with_the_epoch_alone():
+    prepare = vision_chat.build().prepare(seed=0)
+    large = [record for record in records() if record.key.startswith(("one-shape", "chart"))][:20]
+    first, again, later = ([prepare.record(r, epoch).length for r in large] for epoch in (0, 0, 1))
+    assert first == again != later
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(odb.ConfigError, match="gone"):
+        vision_chat.build(processor=str(tmp_path / "gone"))
