@@ -576,6 +576,7 @@ over:   skip
 #define CAN_TAKE (queue[me] && (ERROR_COMES_AFTER_STEPS || !raises[me]))
 #define AT_END (ended[me] && (queue[me] == 0 || (raises[me] && !ERROR_COMES_AFTER_STEPS)))
 #define I_AM_DEAD (dead == me + 1)
+#define MAY_BREAK (STOP == 2 && (TROUBLE == 0 || trouble < TROUBLE))
 #define OUTSIDE(p) (looping[p] != epoch + 1 || dead == p + 1)
 
 proctype Trainer(byte me) {
@@ -595,7 +596,8 @@ next_step:
         if
         :: STOP == 2 && TROUBLE_STRIKES; goto break_off
         :: stops -> stops = false; goto break_off
-        :: !stops
+        :: !stops && MAY_BREAK                              /* it decides not to */
+        :: !stops && !MAY_BREAK && (held[me] || CAN_TAKE || AT_END || I_AM_DEAD)
         fi;
         if
         :: held[me]

@@ -74,10 +74,11 @@ def test_a_stage_that_raises_is_raised_on_every_rank_at_the_same_step(late: bool
 
 def fail_amid_an_update() -> list[Any]:
     """The step infos before the error, with five steps an update."""
-    infos = []
-    with CASE.loader(FailAt(BAD), grad_accum=5) as stream, pytest.raises(odb.PeerError, match="rank 1 failed"):
-        for batch in stream:
-            infos.append(odb.pop_step(batch))
+    with CASE.loader(FailAt(BAD), grad_accum=5) as stream:
+        iterator = iter(stream)
+        infos = [odb.pop_step(next(iterator)) for _ in range(AGREED)]
+        with pytest.raises(odb.PeerError, match="rank 1 failed"):
+            next(iterator)
     return infos
 
 

@@ -235,13 +235,31 @@ def test_a_proper_end_is_quiet(tmp_path: Path) -> None:
     assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["", "", ""]
 
 
+def fork_while_held(lock: threading.Lock) -> int:
+    """Fork while another thread holds a lock: in the child nobody will ever release it."""
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            done.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    child = os.fork()
+    if child:
+        done.set()
+        holder.join()
+    return child
+
+
 def fork_children(build: Build, line: Connection) -> int:
     """Each rank forks children that close their copy of the transport, or live on after it."""
     transport = build()
     transport.gather(ONE)
     for closes in (True, False):
-        with transport._link._lock:  # type: ignore[attr-defined]  # as if another thread were just closing it
-            child = os.fork()
+        child = fork_while_held(transport._link._lock)  # type: ignore[attr-defined]
         if child == 0:
             if closes:
                 transport.close()

@@ -1,0 +1,117 @@
+"""Real photographs, those that come with scikit-image, through the pipeline: equal to the processor, none lost."""
+
+import io
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import skimage.data
+from PIL import Image
+from vision_chats import pipeline
+from vision_support import processor, turn
+
+import odb_stream as odb
+from odb_stream import stages
+from odb_stream.sample import START
+
+SHIPPED = [
+    "astronaut.png", "brick.png", "camera.png", "chelsea.png", "clock_motion.png", "coffee.png", "coins.png",
+    "color.png", "grass.png", "gravel.png", "horse.png", "hubble_deep_field.jpg", "ihc.png", "logo.png", "moon.png",
+    "motorcycle_left.png", "motorcycle_right.png", "no_time_for_that_tiny.gif", "page.png", "retina.jpg", "rocket.jpg",
+    "text.png",
+]  # fmt: skip
+"""The pictures that are inside the package; others it would download."""
+
+
+@cache
+def files() -> dict[str, bytes]:
+    """Each as it is shipped and, except the animation, once more as a JPEG."""
+    folder = Path(skimage.data.__file__).parent
+    found = {name: (folder / name).read_bytes() for name in SHIPPED}
+    for number, name in enumerate(SHIPPED):
+        if not name.endswith(".gif"):
+            image = Image.open(io.BytesIO(found[name]))
+            file = io.BytesIO()
+            plain = image if image.mode in ("L", "RGB") else on_white(image)
+            plain.save(file, "JPEG", quality=88, progressive=number % 2 == 0)
+            found[f"{name} as JPEG"] = file.getvalue()
+    return found
+
+
+def on_white(image: Image.Image) -> Image.Image:
+    """The first frame on white."""
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+
+
+class Album:
+    """One chat for each photograph; every third shows the next one as well."""
+
+    def __len__(self) -> int:
+        return len(files())
+
+    def names(self, index: int) -> list[str]:
+        every = list(files())
+        return [every[index], every[(index + 1) % len(every)]] if index % 3 == 0 else [every[index]]
+
+    def __getitem__(self, index: int) -> dict:
+        shown = self.names(index)
+        return {
+            "messages": [turn("user", *[None] * len(shown), "what is it?"), turn("assistant", f"photograph {index}")],
+            "images": [files()[name] for name in shown],
+        }
+
+
+def expected(index: int) -> dict:
+    """What the transformers processor gives for a chat of the album."""
+    model, item = processor("qwen3_vl"), Album()[index]
+    images = [on_white(Image.open(io.BytesIO(data))) for data in item["images"]]
+    text = model.apply_chat_template(item["messages"], tokenize=False)
+    return model(text=[text], images=images, return_tensors="np")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_photograph_arrives_as_the_processor_gives_it(workers):
+    seen = set()
+    with odb.Loader(
+        pipeline(Album()), budget=odb.Budget(tokens=600), layout="packed", window=16, workers=workers
+    ) as loader:
+        for batch in loader:
+            step = odb.pop_step(batch)
+            rows = images = 0
+            for place, ref in enumerate(step.refs):
+                given = expected(ref.index)
+                start, stop = batch["cu_seq_lens_q"][place : place + 2].tolist()
+                assert batch["input_ids"][0, start:stop].tolist() == given["input_ids"][0].tolist(), ref
+                count, grids = len(given["pixel_values"]), given["image_grid_thw"]
+                assert np.array_equal(batch["pixel_values"][rows : rows + count], given["pixel_values"]), ref
+                assert np.array_equal(batch["image_grid_thw"][images : images + len(grids)], grids), ref
+                rows, images = rows + count, images + len(grids)
+                seen.add(ref.index)
+            assert rows == len(batch["pixel_values"])
+        report = loader.report()
+    assert seen == set(range(len(files()))) == set(range(43))
+    assert (report["emitted"], report["dropped"]) == (43, {})
+
+
+def test_augmented_photographs_have_a_token_a_feature():
+    more = (
+        stages.RandomCrop(scale=(0.3, 1.0), ratio=(0.5, 2.0)),
+        stages.RandomResize(scale=(0.3, 1.2)),
+        stages.RandomFlip(),
+        stages.ColorJitter(brightness=0.2, contrast=0.2, saturation=0.2),
+    )
+    line = pipeline(Album(), *more)
+    prepare = line.prepare(seed=3)
+    done = 0
+    for record in line.source.reading(odb.World(), seed=3, epoch=0).records(START):
+        sample = prepare.record(record, 0)
+        assert isinstance(sample, odb.sample.PreparedSample), record.where
+        assert int(sample.token_types.sum()) == sum(image.features for image in sample.images)
+        pixels = prepare.decode(0, sample.images)
+        assert pixels.shape == (sum(image.patches for image in sample.images), 3 * 2 * 16 * 16)
+        assert np.isfinite(pixels).all()
+        done += 1
+    assert done == 43
