@@ -26,8 +26,9 @@ lint: $(INSTALLED) ## ruff
 types: $(INSTALLED) ## mypy --strict on the package
 	$(BIN)/mypy
 
-shards: $(INSTALLED) ## write the demo shards and their tokenizer anew
+shards: $(INSTALLED) ## write the demo shards and their tokenizers anew
 	$(BIN)/python tools/make_demo_shards.py
+	$(BIN)/python tools/make_vision_shards.py
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

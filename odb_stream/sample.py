@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -151,14 +151,21 @@ class PreparedImage(NamedTuple):
         return time * height * width
 
 
+class HeldPixels(Protocol):
+    """The decoded images of a sample, in a form from which their pixels follow."""
+
+    def pixels(self) -> FloatArray:
+        """The pixels of all images, float32 of shape (patches, dimensions of a patch)."""
+
+
 class PreparedSample(NamedTuple):
     """A sample after every stage: its true cost is known and it can be placed in a batch.
 
     ``input_ids`` and ``labels`` are int32 of shape (length,); labels are not shifted and hold ``IGNORED_LABEL`` where
     there is no loss, on the first token always. ``supervised`` counts the labels that count after the causal shift.
     In a vision pipeline ``token_types`` (int32, (length,)) is 1 on image tokens and ``rope`` (int32, (3, length)) holds
-    the M-RoPE positions; otherwise they are None. ``pixels`` (float32, (patches, dimensions of a patch)) are there once
-    the images were decoded, just before the sample is emitted.
+    the M-RoPE positions; otherwise they are None. ``pixels`` (float32, (patches, dimensions of a patch), or in a form
+    with fewer bytes) are there once the images were decoded, just before the sample is emitted.
     """
 
     ref: SampleRef
@@ -168,7 +175,7 @@ class PreparedSample(NamedTuple):
     images: tuple[PreparedImage, ...] = ()
     token_types: IntArray | None = None
     rope: IntArray | None = None
-    pixels: FloatArray | None = None
+    pixels: FloatArray | HeldPixels | None = None
 
     @property
     def length(self) -> int:

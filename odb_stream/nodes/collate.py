@@ -12,6 +12,7 @@ from odb_stream.config import Settings
 from odb_stream.errors import ConfigError
 from odb_stream.nodes.align import Step
 from odb_stream.sample import IGNORED_LABEL, IntArray, PreparedSample, StepInfo
+from odb_stream.stages.realize import stacked
 
 STEP_KEY = "odb_step"
 """Where a batch carries its StepInfo until ``pop_step`` takes it."""
@@ -142,7 +143,7 @@ def visual(samples: Sequence[PreparedSample]) -> Batch:
         return {}
     grids = [image.grid for sample in samples for image in sample.images]
     return {
-        "pixel_values": torch.from_numpy(np.concatenate(pixels)),
+        "pixel_values": torch.from_numpy(stacked(pixels)),
         "image_grid_thw": torch.tensor(grids, dtype=torch.int64),
     }
 

@@ -30,7 +30,7 @@ from odb_stream.runtime.worker_process import (
     Unfit,
     serve,
 )
-from odb_stream.sample import Drop, FloatArray, PreparedImage, Record
+from odb_stream.sample import PreparedImage, Record
 from odb_stream.stages.chunk import PreparedChunk
 from odb_stream.stages.prepare import Prepare
 from odb_stream.stages.realize import Decoded
@@ -88,12 +88,12 @@ class WorkerPool:
         """Wait for a submitted chunk; Ctrl-C interrupts. Raises WorkerError when a worker ended or on ``close``."""
         return future.result()
 
-    def wait_decoded(self, future: "Future[Decoded | OdbStreamError]") -> FloatArray | Drop:
-        """Wait for decoded images and give their pixels; also raises what a transform raised."""
+    def wait_decoded(self, future: "Future[Decoded | OdbStreamError]") -> Decoded:
+        """Wait for decoded images; also raises what a transform raised."""
         result = future.result()
         if isinstance(result, OdbStreamError):
             raise result
-        return result if isinstance(result, Drop) else result.pixels()
+        return result
 
     def _require_open(self) -> None:
         if self._closed:

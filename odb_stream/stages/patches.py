@@ -69,8 +69,21 @@ class Raster:
     array: npt.NDArray[np.uint8] = field(repr=False)
     table: PatchTable
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the pixels: patches, dimensions of a patch."""
+        height, width = self.array.shape[:2]
+        patch = self.table.patch
+        return height // patch * (width // patch), 3 * self.table.frames * patch**2
+
     def pixels(self) -> Floats:
-        """The patches: float32 of (patches, dimensions of a patch).
+        """The patches, float32."""
+        out = np.empty(self.shape, dtype=np.float32)
+        self.write(out)
+        return out
+
+    def write(self, into: Floats) -> None:
+        """Write the patches into an array of that shape whose rows are next to each other in memory.
 
         Those of a merged patch stand together; a patch has its channels one after another, each as often as there are
         frames.
@@ -78,10 +91,10 @@ class Raster:
         patch, merge, frames = self.table.patch, self.table.merge, self.table.frames
         height, width = self.array.shape[:2]
         bands, columns = height // (merge * patch), width // (merge * patch)
-        out = np.empty((bands, columns, merge, merge, 3, frames, patch, patch), dtype=np.float32)
+        assert into.flags.c_contiguous, "a copy would be written to"
+        out = into.reshape(bands, columns, merge, merge, 3, frames, patch, patch)
         for number, band in enumerate(self.array.reshape(bands, merge * patch, width, 3)):
             for channel, values in enumerate(self.table.values):
                 found = values.take(band[..., channel], mode="clip")  # no value is out of range, so none is checked
                 placed = found.reshape(merge, patch, columns, merge, patch).transpose(2, 0, 3, 1, 4)
                 out[number, :, :, :, channel] = placed[:, :, :, None]
-        return out.reshape(bands * columns * merge**2, 3 * frames * patch**2)

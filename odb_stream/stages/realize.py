@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from odb_stream.errors import StageError
-from odb_stream.sample import Drop, FloatArray, PreparedImage
+from odb_stream.sample import Drop, FloatArray, HeldPixels, PreparedImage
 from odb_stream.stages.images import BadImage, open_image
 from odb_stream.stages.patches import Raster
 from odb_stream.stages.visual import ExpandVisualTokens
@@ -17,19 +17,35 @@ from odb_stream.stages.visual import ExpandVisualTokens
 class Pictures:
     """The decoded images of one sample: each a raster, from which its pixels follow, or the pixels themselves.
 
-    What travels between processes: a raster has an eighth of the bytes of its pixels.
+    A raster has an eighth of the bytes of its pixels; so it is what travels between processes and waits for its batch.
     """
 
     parts: tuple[Raster | FloatArray, ...]
 
     def pixels(self) -> FloatArray:
         """The pixels of all images, float32 of (patches, dimensions of a patch)."""
-        arrays = [part.pixels() if isinstance(part, Raster) else part for part in self.parts]
-        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        return stacked([self])
 
 
 Decoded = Pictures | Drop
 """The decoded images of a sample, or why there are none."""
+
+
+def stacked(held: Sequence[FloatArray | HeldPixels]) -> FloatArray:
+    """The pixels of several samples in one new array, float32 of (patches, dimensions of a patch)."""
+    parts: list[Raster | FloatArray] = []
+    for one in held:
+        parts += one.parts if isinstance(one, Pictures) else [one if isinstance(one, np.ndarray) else one.pixels()]
+    shapes = [part.shape for part in parts]
+    out = np.empty((sum(rows for rows, _ in shapes), shapes[0][1]), dtype=np.float32)
+    end = 0
+    for part, (rows, _) in zip(parts, shapes, strict=True):
+        start, end = end, end + rows
+        if isinstance(part, Raster):
+            part.write(out[start:end])
+        else:
+            out[start:end] = part
+    return out
 
 
 def decode_images(stages: Sequence[Any], images: Sequence[PreparedImage]) -> Decoded:

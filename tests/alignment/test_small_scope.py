@@ -5,8 +5,9 @@ What an instance is and how many there are is told in ``small_scope.py``: 708,57
 about 26,000), and 4,000 of the 85 million with three. ``python tests/alignment/small_scope.py`` runs all with two ranks
 in about ten minutes; it was run whole, and held.
 
-Fails with: splits off, or one that loses a part; the surplus forgotten; steps of a drain rounded up; moves sent to another
-rank; stand-ins not given to others; the newest sample as the anchor; exhausted taken for "the source has ended".
+Fails with: splits off, or one that loses a part; the surplus forgotten; steps of a drain rounded up; moves sent to
+another rank; stand-ins not given to others; the newest sample as the anchor; a rank held to be exhausted with a full
+window.
 """
 
 from random import Random

@@ -196,3 +196,12 @@ def descriptors() -> int:
 def native_threads() -> int:
     """How many threads this process has, those of libraries included."""
     return len(os.listdir("/proc/self/task"))
+
+
+def nothing_is_left() -> None:
+    """Wait for the end of what a closed loader had running."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("odb_stream"):
+            thread.join(20)
+    assert loader_threads() == []
+    eventually(lambda: children() == [])

@@ -2,7 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import torch
@@ -82,6 +82,11 @@ def numbers_of(batch: dict[str, Any]) -> list[int]:
         assert (ids, labels) == tuple(row.tolist() for row in sample(number)), f"sample {number} is not as it was"
         numbers.append(number)
     return numbers
+
+
+def take(iterator: Any, steps: int) -> list[list[int]]:
+    """The samples of some steps; none for an idle one."""
+    return [numbers_of(batch) if odb.pop_step(batch).samples else [] for batch in islice(iterator, steps)]
 
 
 def model() -> nn.Module:

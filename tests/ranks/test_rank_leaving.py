@@ -1,0 +1,182 @@
+"""One rank leaves while the others go on: they stop together where the agreed steps end, and nobody waits."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from ranks_support import nothing_is_left, run_ranks, values
+from ranks_training import Case, numbers_of, take
+
+import odb_stream as odb
+
+LOOKAHEAD = 4
+MANY = Case((300, 300, 300), settings={"lookahead": LOOKAHEAD})
+"""About 80 steps; until the drain, rounds of LOOKAHEAD steps without moves."""
+
+
+def close_alone(when: str) -> int:
+    """Rank 1 closes while the others are far from it; were it to wait for them, the barriers would never meet."""
+    stream = MANY.loader()
+    iterator = iter(stream)
+    if when == "in the middle":
+        take(iterator, 3)
+    if dist.get_rank() == 1:
+        stream.close()
+        stream.close()
+    dist.barrier()
+    with pytest.raises(odb.StateError) if dist.get_rank() == 1 else pytest.raises(odb.PeerError, match="rank 1 left"):
+        take(iterator, 1000)
+    dist.barrier()
+    stream.close()
+    nothing_is_left()
+    return 1
+
+
+@pytest.mark.parametrize("when", ["in the middle", "before the first step"])
+def test_close_waits_for_no_peer(when: str) -> None:
+    """Fails when ``close`` waits for the others to come to the next gather."""
+    values(run_ranks(close_alone, 3, when))
+
+
+def whole_schedule() -> list[list[int]]:
+    with MANY.loader() as stream:
+        return take(iter(stream), 1000)
+
+
+def leave_alone(leave: Callable[[odb.Loader], None], at: int) -> tuple[list[list[int]], str]:
+    """Rank 1 leaves after some steps, the others go on; what the others got, and the error they got it with."""
+    stream = MANY.loader()
+    iterator = iter(stream)
+    got = take(iterator, at)
+    if dist.get_rank() == 1:
+        iterator = None
+        leave(stream)
+        dist.barrier()
+        stream.close()
+        return got, ""
+    try:
+        for batch in iterator:
+            got.append(numbers_of(batch))
+    except odb.PeerError as error:
+        # The place holds at further calls too.
+        with pytest.raises(odb.PeerError):
+            next(iterator)
+        return got, str(error)
+    finally:
+        dist.barrier()
+        stream.close()
+    return got, "no error"
+
+
+def stay(stream: odb.Loader) -> None:
+    """Break, and do something else: the loader stays open."""
+
+
+@pytest.mark.parametrize("leave", [stay, odb.Loader.close], ids=["break", "close"])
+@pytest.mark.parametrize("at", [0, 5])
+def test_one_rank_that_leaves_stops_the_others_where_the_agreed_steps_end(
+    leave: Callable[[odb.Loader], None], at: int
+) -> None:
+    """All others get the same steps, those of the full schedule, to the end of a round, then an error naming the rank.
+
+    Fails when the background thread does not run the program to its end after its loop has left.
+    """
+    whole = values(run_ranks(whole_schedule, 3))
+    results = values(run_ranks(leave_alone, 3, leave, at))
+    (first, error_0), (_, error_1), (third, error_2) = results
+    assert error_1 == ""
+    assert "rank 1 left" in error_0
+    assert "rank 1 left" in error_2
+    assert len(first) == len(third) >= at
+    assert len(first) % LOOKAHEAD == 0
+    assert len(first) < len(whole[0]) - 3 * LOOKAHEAD
+    assert first == whole[0][: len(first)]
+    assert third == whole[2][: len(third)]
+
+
+def leave_at_the_end() -> tuple[int, str]:
+    """Rank 1 leaves when its last round is agreed on, the others come to that end later."""
+    with Case((20, 20, 20)).loader() as stream:
+        iterator = iter(stream)
+        got = take(iterator, 1)
+        if dist.get_rank() == 1:
+            stream.close()
+        dist.barrier()
+        got += [] if dist.get_rank() == 1 else take(iterator, 1000)
+        return len(got), ""
+
+
+def test_peers_whose_epoch_is_agreed_on_finish_it() -> None:
+    """A rank that leaves in its last round leaves the others nothing to agree on: no error."""
+    steps = [steps for steps, _ in values(run_ranks(leave_at_the_end, 3))]
+    assert steps[0] == steps[2] > 1 == steps[1]
+
+
+def raise_alone() -> tuple[int, str]:
+    steps = 0
+    try:
+        with MANY.loader() as stream:
+            for _ in stream:
+                steps += 1
+                if dist.get_rank() == 2 and steps == 6:
+                    raise ZeroDivisionError("a loss went wrong")
+    except (odb.PeerError, ZeroDivisionError) as error:
+        return steps, f"{type(error).__name__}: {error}"
+    return steps, ""
+
+
+def test_an_error_in_one_loop_stops_the_others_at_one_step() -> None:
+    first, second, third = values(run_ranks(raise_alone, 3))
+    assert third == (6, "ZeroDivisionError: a loss went wrong")
+    assert first[0] == second[0]
+    assert first[0] % LOOKAHEAD == 0
+    assert "PeerError: rank 2 left" in first[1]
+    # Rank 0 left in its turn, and rank 1 may hear that first.
+    assert "PeerError: rank 2 left" in second[1] or "PeerError: rank 0 left" in second[1]
+
+
+def end_at_different_times() -> list[int]:
+    """Rank 0, which hosts the store, is through and gone before the others have taken their steps."""
+    case = Case((60, 60, 60))
+    stream = case.loader()
+    iterator = iter(stream)
+    got = take(iterator, 1000 if dist.get_rank() == 0 else 1)
+    if dist.get_rank() == 0:
+        stream.close()
+        dist.barrier()
+        return [n for step in got for n in step]
+    for thread in threading.enumerate():
+        if thread.name == "odb_stream-prefetch":
+            thread.join(20)
+    dist.barrier()
+    got += take(iterator, 1000)
+    stream.close()
+    nothing_is_left()
+    return [n for step in got for n in step]
+
+
+def test_the_first_rank_to_end_takes_nothing_from_the_others() -> None:
+    results = values(run_ranks(end_at_different_times, 3))
+    assert sorted(n for numbers in results for n in numbers) == list(range(180))
+
+
+def slow_to_send(frame: Any, event: str, argument: Any) -> None:
+    """A profile function that makes a rank slow where it is about to send groups to others."""
+    if event == "call" and frame.f_code.co_name == "encode_groups":
+        threading.Event().wait(1.5)
+
+
+def end_before_the_last_exchange() -> list[int]:
+    """In the last round groups move from rank 3 to rank 2 only, late; rank 0, the store's host, has no part in it."""
+    if dist.get_rank() == 3:
+        threading.setprofile(slow_to_send)
+    with Case((50, 50, 20, 60), settings={"window": 8}).loader() as stream:
+        return [n for step in take(iter(stream), 1000) for n in step]
+
+
+def test_no_rank_ends_while_others_still_exchange_groups() -> None:
+    """Fails when the first steps after an exchange are delivered before all ranks have what moved."""
+    results = values(run_ranks(end_before_the_last_exchange, 4))
+    assert sorted(n for numbers in results for n in numbers) == list(range(180))
