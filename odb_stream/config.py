@@ -9,6 +9,7 @@ Layout = Literal["padded", "packed"]
 Closure = Literal["join", "quota"]
 Oversize = Literal["error", "drop", "solo"]
 MixedModality = Literal["auto", "dummy", "off"]
+Policy = Literal["anchored", "paper-window", "fixed", "gmt", "bmt"]
 
 MEBIBYTE = 1024 * 1024
 

@@ -191,7 +191,7 @@ class StepInfo:
     are the tensor's size (rows x columns). ``loss_scale`` turns this rank's token-mean loss into its share of the
     token mean over the whole global batch (over the accumulation window when there is one). ``refs`` are the
     identities of this rank's samples in batch order. ``samples_seen`` counts samples over all ranks in this epoch,
-    this step included. An ``idle`` step holds a real batch with weight 0.
+    this step included. An ``idle`` step holds a real batch with weight 0, which counts as nothing here.
     """
 
     epoch: int

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import get_args
 
 from odb_stream.batching import baselines
 from odb_stream.batching.account import Account
@@ -13,10 +13,8 @@ from odb_stream.batching.groups import Group
 from odb_stream.batching.lockstep import Lockstep
 from odb_stream.batching.planner import Planner
 from odb_stream.batching.protocol import Program
-from odb_stream.config import require_choice, require_int
+from odb_stream.config import Policy, require_choice, require_int
 from odb_stream.errors import ConfigError
-
-Policy = Literal["anchored", "paper-window", "fixed", "gmt", "bmt"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,8 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 from rich.table import Table
 
-from odb_stream.batching.footprint import Footprint
-from odb_stream.batching.simulate import Policy, deal
-from odb_stream.batching.simulate import simulate as run_policy
 from odb_stream.cli.output import print_json, print_table, progress
-from odb_stream.config import Budget, Layout, Settings, require_int
+from odb_stream.config import Budget, Layout, Policy, Settings, require_int
 from odb_stream.errors import ConfigError
 
 EXAMPLE = "odb-stream simulate --lengths lengths.npy --layout packed --window 1024 --token-budget 16384"
@@ -54,6 +51,8 @@ def simulate(
 
     Samples over the budget are dropped and counted. max_delay is known for anchored only, and 0 for the others.
     """
+    from odb_stream.batching.simulate import deal
+
     require_int("--token-budget", token_budget, minimum=1)
     settings = Settings(
         budget=Budget(token_budget),
@@ -123,6 +122,9 @@ def load_lengths(path: Path) -> list[int]:
 
 def measured(policy: Policy, ranks: list[list[int]], settings: Settings, batch_size: int) -> dict[str, Any]:
     """The figures of one policy, and the seconds that it took."""
+    from odb_stream.batching.footprint import Footprint
+    from odb_stream.batching.simulate import simulate as run_policy
+
     footprint = Footprint.of(settings)
     started = time.perf_counter()
     figures = run_policy(

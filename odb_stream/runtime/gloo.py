@@ -49,7 +49,13 @@ class Gloo:
         self.size = world.size
         self._timeout = timeout
         self._interval = min(interval, timeout / 10)
-        self._link = link = Link(world, timeout, self._interval)
+        try:
+            self._link = link = Link(world, timeout, self._interval)
+        except RuntimeError as error:
+            raise PeerError(
+                f"rank {world.rank} could not build a transport with the other {world.size - 1} ranks: every rank must "
+                f"build its Loader, in the same order if there are several. {error}"
+            ) from error
         self._group, self._rendezvous, self._heartbeat = link.group, link.rendezvous, link.heartbeat
         weakref.finalize(self, link.close)
 
@@ -96,9 +102,9 @@ class Gloo:
         link, heartbeat = self._link, self._heartbeat
         heartbeat.waiting = True  # first, so that news which comes now is acted on
         try:
-            news = heartbeat.about(needed)
-            if news is not None:  # without this rank, nothing was decided
-                raise news.error(self.rank)
+            if heartbeat.news is not None and len(needed) == self.size:
+                # This rank has not come, so nothing was decided. And the store may be gone, after a proper end.
+                raise heartbeat.news.error(self.rank)
             future = link.jobs.submit(job)
             news_at = None
             while True:

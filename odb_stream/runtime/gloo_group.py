@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from odb_stream.config import World
-from odb_stream.errors import ConfigError, PeerError
+from odb_stream.errors import ConfigError
 from odb_stream.runtime.rendezvous import StoreClient
 from odb_stream.runtime.transport import Bytes, Integers
 
@@ -32,16 +32,10 @@ class GlooGroup:
         self.size = world.size
         self._store: Any = _store_of(world)
         limit = timedelta(seconds=timeout + OWN_SECONDS)
-        try:
-            # The first ``size`` builders make the first group, the next ``size`` the second.
-            builders = self._store.add("odb_stream/builders", 1)
-            self._place = f"odb_stream/{(builders - 1) // world.size}"
-            self._group: Any = dist.ProcessGroupGloo(self._client("gloo"), world.rank, world.size, limit)
-        except RuntimeError as error:
-            raise PeerError(
-                f"rank {world.rank} could not build a group with the other {world.size - 1} ranks: every rank must "
-                f"build its Loader, in the same order if there are several. {error}"
-            ) from error
+        # The first ``size`` builders make the first group, the next ``size`` the second.
+        builders = self._store.add("odb_stream/builders", 1)
+        self._place = f"odb_stream/{(builders - 1) // world.size}"
+        self._group: Any = dist.ProcessGroupGloo(self._client("gloo"), world.rank, world.size, limit)
 
     def client(self) -> StoreClient:
         """A new connection to the group's part of the store, which nobody else uses."""

@@ -166,7 +166,8 @@ class Heartbeat:
             return
         if self.news is None and (self._rank == HUB or not heard):
             self._lines.say(news)  # at once, for the store may go down with its host
-        self._learn(news)  # before the look at ``waiting``, which is set before the look at ``gone``
+        self._learn(news)  # before the look at ``waiting``, which is set before the look at what is known
+        self._rendezvous.know(self.gone)
         if self.waiting or not self._all_know(heard):
             self._guarded(lambda: self._tell(news, fresh))
         if self.news is None:

@@ -78,13 +78,18 @@ class Rendezvous:
                 self._garbage += _keys([point])
         return {pair: refusals[point] for pair, point in points.items()}
 
-    def call_off(self, store: StoreClient, gone: Mapping[int, News]) -> None:
-        """Decide against every point, open or later, that needs one of the ``gone``, unless all have arrived there.
-
-        Through the caller's own ``store``. ``gone`` is in the order in which its ranks were lost.
-        """
+    def know(self, gone: Mapping[int, News]) -> None:
+        """Take note of the ranks that are gone, in the order in which they were lost: for later points."""
         with self._lock:
             self._gone = dict(gone)
+
+    def call_off(self, store: StoreClient, gone: Mapping[int, News]) -> None:
+        """``know``, and decide against every open point that needs one of them, unless all have arrived there.
+
+        Through the caller's own ``store``.
+        """
+        self.know(gone)
+        with self._lock:
             refusals = {point: self._refusal(members) for point, members in self._open.items()}
         for point, news in refusals.items():
             if news is not None:
