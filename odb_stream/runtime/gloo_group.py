@@ -100,4 +100,9 @@ def _store_of(world: World) -> Any:
             f"World says rank {world.rank} of {world.size}, but its process group says rank {rank} of {size}"
         )
     group: Any = world.group or dist.group.WORLD
+    if not hasattr(group, "get_group_store"):
+        raise ConfigError(
+            f"torch {torch.__version__} does not give a group's store: several ranks need torch 2.9 or later; one rank "
+            "runs with this one"
+        )
     return group.get_group_store()

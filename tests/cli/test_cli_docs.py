@@ -18,7 +18,7 @@ def test_the_examples_of_the_page_run(chats, tmp_path):
     np.save(tmp_path / "lengths.npy", np.random.default_rng(0).geometric(1 / 400, 20_000).astype(np.int32))
     for folder in ("pipelines", "shards"):
         (tmp_path / folder).symlink_to(ROOT / folder)
-    assert len(EXAMPLES) == 7
+    assert len(EXAMPLES) == 8
     for example in EXAMPLES:
         done = odb_stream(*shlex.split(example), cwd=tmp_path)
         assert done.returncode == 0, f"{example}\n{done.stderr}"
