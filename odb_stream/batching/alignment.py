@@ -32,6 +32,17 @@ class Deal:
         owners, places = self.owner[steps, ranks], self.place[steps, ranks]
         return list(zip(owners.tolist(), places.tolist(), ranks.tolist(), strict=True))
 
+    def counts(self, known: Sequence[Integers]) -> Integers:
+        """What each rank emits at each step, of shape (steps, ranks, fields); zeros where one idles.
+
+        ``known`` are the tables of counts of each rank's groups.
+        """
+        nobody = np.zeros((1, known[0].shape[1]), dtype=np.int64)
+        rows = np.concatenate([nobody, *known])
+        first_row = np.cumsum([1, *(len(own) for own in known)])
+        counts: Integers = rows[np.where(self.owner == IDLE, 0, first_row[self.owner] + self.place)]
+        return counts
+
     def ordered(self, *entropy: int) -> "Deal":
         """The same steps in an order drawn from the given integers.
 

@@ -4,6 +4,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+
 from odb_stream.batching.account import Account
 from odb_stream.batching.groups import Group, Integers
 from odb_stream.batching.ledger import StepTotals
@@ -15,6 +17,10 @@ class Gather(NamedTuple):
     """Give every rank's integers to every rank. Answered with an int64 array of shape (ranks, len(values))."""
 
     values: Integers
+
+
+ALL_HAVE_THEIRS = Gather(np.zeros(1, dtype=np.int64))
+"""Made by all ranks after an exchange: none goes on, and perhaps leaves for good, before all have what is theirs."""
 
 
 class Exchange(NamedTuple):

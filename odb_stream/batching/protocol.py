@@ -24,9 +24,19 @@ import numpy as np
 from odb_stream.batching.account import Account, encode, total
 from odb_stream.batching.alignment import IDLE, Deal, deal_round
 from odb_stream.batching.bursts import BURST_SHARE, burst_spans
-from odb_stream.batching.events import Decode, Deliver, Event, Exchange, Gather, Packer, RoundState, Run
+from odb_stream.batching.events import (
+    ALL_HAVE_THEIRS,
+    Decode,
+    Deliver,
+    Event,
+    Exchange,
+    Gather,
+    Packer,
+    RoundState,
+    Run,
+)
 from odb_stream.batching.footprint import Footprint, Size
-from odb_stream.batching.groups import IMAGES, PADDED, SAMPLES, Counts, Group, Integers, count, table
+from odb_stream.batching.groups import IMAGES, PADDED, SAMPLES, Counts, Group, Integers, table
 from odb_stream.batching.heads import (
     CLOSING,
     EXHAUSTED,
@@ -38,16 +48,17 @@ from odb_stream.batching.heads import (
     stop_error,
 )
 from odb_stream.batching.ledger import Ledger
-from odb_stream.batching.splitting import Parts, missing_groups, replaced, split_candidates, split_groups
+from odb_stream.batching.splitting import missing_groups, replaced, split_candidates, split_counts, split_groups
 from odb_stream.batching.stand_ins import StandIns
+from odb_stream.errors import ConfigError
 
 T = TypeVar("T")
 
 DRAIN_DEPTH = 8
 """Steps' worth of groups that the active ranks plan together in a round of the drain."""
 
-ALL_HAVE_THEIRS = Gather(np.zeros(1, dtype=np.int64))
-"""Made by all ranks after an exchange: none goes on, and perhaps leaves for good, before all have what is theirs."""
+MOST_DRY_ROUNDS = 32
+"""Rounds without a step after which a run with a quota is given up."""
 
 
 @dataclass
@@ -76,6 +87,8 @@ class Program(Generic[T]):
         self._accounts = np.tile(encode(Account({})), (self.ranks, 1))
         self._surplus: list[Group[T]] = []
         self._active = self.ranks
+        self._delivered = 0
+        self._dry_rounds = 0
         self._stand_ins: StandIns[T] = StandIns(self.ranks, self.footprint)
         self._state = self._snapshot()
 
@@ -102,6 +115,7 @@ class Program(Generic[T]):
                 return
             stopped = yield from self._round(planned, counts, exhausted)
             self.round += 1
+            self._check_yield()
             if stopped or all(exhausted):
                 return
             self._active = exhausted.count(False)
@@ -115,6 +129,16 @@ class Program(Generic[T]):
             surplus=tuple(self._surplus),
             packer=self.packer.snapshot(),
         )
+
+    def _check_yield(self) -> None:
+        """With a quota, raise on all ranks alike when round after round emits nothing: the run would never end."""
+        self._dry_rounds = 0 if self._delivered else self._dry_rounds + 1
+        self._delivered = 0
+        if self.quota is not None and self._dry_rounds == MOST_DRY_ROUNDS:
+            raise ConfigError(
+                f"closure is 'quota', but {MOST_DRY_ROUNDS} rounds in a row emitted no sample on any rank (dropped so "
+                f"far: {self.account.dropped}): their images are broken, the log tells of the first"
+            )
 
     def _plan(self) -> tuple[list[Group[T]], Exception | None]:
         """This round's groups, those left over from the round before first; or what the stream raised."""
@@ -170,7 +194,7 @@ class Program(Generic[T]):
         named = set(deal.place[deal.owner == self.rank].tolist())
         self._surplus = [group for place, group in enumerate(planned) if place not in named]
         mine = self._my_groups(planned, deal, received)
-        return (yield from self._deliver_bursts(mine, _counts_of_steps(known, deal)))
+        return (yield from self._deliver_bursts(mine, deal.counts(known)))
 
     def _split(
         self, planned: list[Group[T]], known: list[Integers]
@@ -187,19 +211,7 @@ class Program(Generic[T]):
         sizes = {key: tuple(Size(*next(rows[key[0]])) for _ in range(samples[key])) for key in chosen}
         parts = split_groups(sizes, missing_groups([len(own) for own in known]), self.footprint)
         planned = replaced(planned, self.rank, parts, lambda place, part: planned[place].part(part, self.footprint))
-        return planned, [self._split_counts(own, rank, parts, sizes) for rank, own in enumerate(known)]
-
-    def _split_counts(
-        self, own: Integers, rank: int, parts: Parts, sizes: dict[tuple[int, int], tuple[Size, ...]]
-    ) -> Integers:
-        """A rank's table of counts after the splits."""
-        counts = replaced(
-            [Counts(*row) for row in own.tolist()],
-            rank,
-            parts,
-            lambda place, part: count(tuple(sizes[rank, place][i] for i in part), self.footprint),
-        )
-        return table(counts, len(counts), len(Counts._fields))
+        return planned, [split_counts(own, rank, parts, sizes, self.footprint) for rank, own in enumerate(known)]
 
     def _exchange(self, planned: list[Group[T]], deal: Deal) -> Generator[Event, Any, dict[int, deque[Group[T]]]]:
         """Send the groups that others emit, and receive those that this rank emits for others."""
@@ -272,6 +284,7 @@ class Program(Generic[T]):
         for place, (group, of_ranks) in enumerate(zip(mine, counts, strict=True), start=first):
             if not of_ranks[:, SAMPLES].any():
                 continue
+            self._delivered += 1
             totals = self.ledger.enter(of_ranks)
             ends = self.quota is not None and totals.samples_seen >= self.quota
             stand_in = None if group is not None else self._stand_ins.mine
@@ -283,11 +296,3 @@ class Program(Generic[T]):
         """Gather one table of integers of the same shape from every rank: (ranks, rows, columns)."""
         reply: Integers = yield Gather(mine.ravel())
         return reply.reshape(self.ranks, *mine.shape)
-
-
-def _counts_of_steps(known: list[Integers], deal: Deal) -> Integers:
-    """The counts of what each rank emits at each step, of shape (steps, ranks, fields); zeros where one idles."""
-    nobody = np.zeros((1, len(Counts._fields)), dtype=np.int64)
-    rows = np.concatenate([nobody, *known])
-    first_row = np.cumsum([1, *(len(own) for own in known)])
-    return rows[np.where(deal.owner == IDLE, 0, first_row[deal.owner] + deal.place)]

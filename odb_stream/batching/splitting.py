@@ -5,7 +5,7 @@ from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
 from odb_stream.batching.footprint import Footprint, Size
-from odb_stream.batching.groups import Integers, count
+from odb_stream.batching.groups import Counts, Integers, count, table
 
 Item = TypeVar("Item")
 Parts = dict[tuple[int, int], list[tuple[int, ...]]]
@@ -91,3 +91,16 @@ def replaced(
         for place, group in enumerate(groups)
         for item in ([cut(place, part) for part in parts[rank, place]] if (rank, place) in parts else [group])
     ]
+
+
+def split_counts(
+    own: Integers, rank: int, parts: Parts, sizes: dict[tuple[int, int], tuple[Size, ...]], footprint: Footprint
+) -> Integers:
+    """A rank's table of counts after the splits; ``sizes`` are those of the samples of the groups that are split."""
+    counts = replaced(
+        [Counts(*row) for row in own.tolist()],
+        rank,
+        parts,
+        lambda place, part: count(tuple(sizes[rank, place][i] for i in part), footprint),
+    )
+    return table(counts, len(counts), len(Counts._fields))

@@ -141,6 +141,25 @@ def test_a_rank_that_leaves_between_bursts_stops_all_at_the_same_step():
     assert "rank 0 left its loop early" in str(run.errors[1])
 
 
+class Endless(Packer):
+    """The same stream over and over."""
+
+    def __init__(self, rank: int, stream: list[Size]) -> None:
+        super().__init__(rank, stream * 5000)
+
+
+def test_a_quota_that_nothing_can_fill_is_an_error_on_all_ranks():
+    stream = [Size(9, 1, 1, 9, 1)] * 6
+    programs = [
+        Program(rank=rank, ranks=2, packer=Endless(rank, stream), footprint=FOOTPRINT, seed=0, epoch=0, quota=9)
+        for rank in range(2)
+    ]
+    run = Lockstep(programs, lambda _, groups: [None] * len(groups))
+    assert list(run.steps()) == []
+    assert set(run.errors) == {0, 1}
+    assert all("closure is 'quota', but 32 rounds in a row emitted no sample" in str(e) for e in run.errors.values())
+
+
 @pytest.mark.parametrize("rebalance", [True, False])
 def test_a_rank_whose_whole_stream_is_broken_idles_with_a_lent_sample(rebalance):
     streams = [[Size(18, 1, 1, 25, 1)] * 4, [Size(9, 0, 1, 9, 0)] * 8]
