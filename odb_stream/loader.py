@@ -32,7 +32,7 @@ from odb_stream.runtime.gloo import Gloo
 from odb_stream.runtime.transport import Local, Transport
 from odb_stream.runtime.workers import WorkerPool
 from odb_stream.shardio.source import Segment
-from odb_stream.stages.visual import ExpandVisualTokens
+from odb_stream.stages.visual import expander
 
 JOIN_SECONDS = 2.0
 """How long ``close`` lets the background thread finish what it is in the middle of."""
@@ -134,11 +134,11 @@ class Loader:
             first = pipeline.source.reading(self._world, seed=seed, epoch=0)
             self._plan = first.plan
             self._samples = total_samples(first.samples, self._transport)
+            dummy = dummy_image(pipeline, settings.mixed_modality, self._world.size)
             pool = WorkerPool(pipeline.prepare(seed), workers)
         except BaseException:
             self._finalizer()
             raise
-        dummy = dummy_image(pipeline, settings.mixed_modality, self._world.size)
         self._shop = Shop(pipeline.source, settings, self._world, pool, self._transport, first, dummy)
 
     @property
@@ -242,7 +242,7 @@ def connect(world: World, timeout: float) -> Transport:
 
 def dummy_image(pipeline: Pipeline, mode: MixedModality, ranks: int) -> DummyRule | None:
     """The image that ranks without one are given, and when; None where there is no need."""
-    expand = next((stage for stage in pipeline.stages if isinstance(stage, ExpandVisualTokens)), None)
+    expand = expander(pipeline.stages)
     if mode == "off" or (mode == "auto" and (ranks == 1 or expand is None)):
         return None
     if expand is None:

@@ -130,9 +130,9 @@ def _train(
 ) -> list[float]:
     from odb_stream.cli.tiny_model import TinyTrainer
     from odb_stream.nodes.collate import pop_step
-    from odb_stream.stages import ExpandVisualTokens
+    from odb_stream.stages.visual import expander
 
-    expand = next((stage for stage in pipeline.stages if isinstance(stage, ExpandVisualTokens)), None)
+    expand = expander(pipeline.stages)
     losses: list[float] = []
     trainer: TinyTrainer | None = None
     for batch in batches:

@@ -11,8 +11,9 @@ from odb_stream.batching.footprint import Footprint
 from odb_stream.config import Settings
 from odb_stream.errors import ConfigError
 from odb_stream.nodes.align import Step
-from odb_stream.sample import IGNORED_LABEL, IntArray, PreparedSample, StepInfo
+from odb_stream.sample import IGNORED_LABEL, PreparedSample, StepInfo
 from odb_stream.stages.realize import stacked
+from odb_stream.stages.rope import rope_of
 
 STEP_KEY = "odb_step"
 """Where a batch carries its StepInfo until ``pop_step`` takes it."""
@@ -146,10 +147,3 @@ def visual(samples: Sequence[PreparedSample]) -> Batch:
         "pixel_values": torch.from_numpy(stacked(pixels)),
         "image_grid_thw": torch.tensor(grids, dtype=torch.int64),
     }
-
-
-def rope_of(sample: PreparedSample) -> IntArray:
-    """The three rope rows of a sample, (3, length); those of plain text where it has none of its own."""
-    if sample.rope is not None:
-        return sample.rope
-    return np.tile(np.arange(sample.length, dtype=np.int32), (3, 1))

@@ -10,7 +10,7 @@ from odb_stream.errors import StageError
 from odb_stream.sample import Drop, FloatArray, HeldPixels, PreparedImage
 from odb_stream.stages.images import BadImage, open_image
 from odb_stream.stages.patches import Raster
-from odb_stream.stages.visual import ExpandVisualTokens
+from odb_stream.stages.visual import expander
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def decode_images(stages: Sequence[Any], images: Sequence[PreparedImage]) -> Dec
     Raises:
         StageError: the pipeline has no ExpandVisualTokens.
     """
-    expand = next((stage for stage in stages if isinstance(stage, ExpandVisualTokens)), None)
+    expand = expander(stages)
     if expand is None:
         raise StageError("a sample has images, but the pipeline no ExpandVisualTokens: add it as the last stage")
     parts: list[Raster | FloatArray] = []

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from odb_stream.sample import IntArray
+from odb_stream.sample import IntArray, PreparedSample
 from odb_stream.stages.images import Grid
 
 
@@ -45,3 +45,10 @@ def rope_positions(token_types: npt.NDArray[np.integer], grids: Sequence[Grid], 
         raise ValueError(f"{len(places)} image tokens, but the grids of the images give {seen}")
     positions[:, done:] = np.arange(following, following + len(token_types) - done)
     return positions
+
+
+def rope_of(sample: PreparedSample) -> IntArray:
+    """The three rows of a prepared sample, (3, length); those of plain text where it has none of its own."""
+    if sample.rope is not None:
+        return sample.rope
+    return np.tile(np.arange(sample.length, dtype=np.int32), (3, 1))

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odb_stream.sample import IntArray, Op, PreparedImage, PreparedSample, Record
+from odb_stream.stages.rope import rope_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class VisionPart:
                 for image in sample.images
             ],
             token_types=np.concatenate([_types_of(one) for one in samples]).astype(np.int8) if has_types else None,
-            rope=np.concatenate([_rope_of(one) for one in samples], axis=1) if has_types else None,
+            rope=np.concatenate([rope_of(one) for one in samples], axis=1) if has_types else None,
         )
 
     def unpack(self) -> Callable[[PreparedSample, slice, Record], PreparedSample]:
@@ -76,9 +77,3 @@ def _name_or_bytes(image: PreparedImage, record: Record) -> str | bytes:
 
 def _types_of(sample: PreparedSample) -> IntArray:
     return sample.token_types if sample.token_types is not None else np.zeros(sample.length, np.int32)
-
-
-def _rope_of(sample: PreparedSample) -> IntArray:
-    if sample.rope is not None:
-        return sample.rope
-    return np.tile(np.arange(sample.length, dtype=np.int32), (3, 1))

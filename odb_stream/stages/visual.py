@@ -1,6 +1,6 @@
 """ExpandVisualTokens: one placeholder an image becomes one token a feature; then a long sample is cut."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
@@ -195,3 +195,8 @@ def kept_blocks(length: int, blocks: Sequence[Block], max_length: int, truncate:
 
 def _inside(start: int, end: int, kept: slice) -> bool:
     return bool(kept.start <= start and end <= kept.stop)
+
+
+def expander(stages: Iterable[Any]) -> ExpandVisualTokens | None:
+    """The stage of a pipeline that counts and renders its images; None in a pipeline without vision."""
+    return next((stage for stage in stages if isinstance(stage, ExpandVisualTokens)), None)
