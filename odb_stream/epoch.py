@@ -25,14 +25,14 @@ from odb_stream.runtime.channel import Channel
 from odb_stream.runtime.transport import Transport
 from odb_stream.runtime.waits import Waits
 from odb_stream.runtime.workers import WorkerPool
-from odb_stream.shardio.source import Reading, Source
+from odb_stream.shardio.source import OpenSource, Reading
 
 
 @dataclass
 class Shop:
     """What all epochs of a loader share: the declaration, the processes, the connection to other ranks, the books."""
 
-    source: Source
+    source: OpenSource
     settings: Settings
     world: World
     pool: WorkerPool
@@ -74,7 +74,7 @@ class Passes:
         reading = shop.reading(number)
         self.readings.append(reading)
         read = Read(reading, shop.waits)
-        return PrepareRecords(read, shop.pool, workers=shop.settings.workers, epoch=number, waits=shop.waits)
+        return PrepareRecords(read, shop.pool, workers=shop.settings.workers, waits=shop.waits)
 
 
 class Stream:

@@ -131,7 +131,8 @@ class Loader:
         self._closed = False
         try:
             agree(settings, self._transport)
-            first = pipeline.source.reading(self._world, seed=seed, epoch=0)
+            source = pipeline.source.open()
+            first = source.reading(self._world, seed=seed, epoch=0)
             self._plan = first.plan
             self._samples = total_samples(first.samples, self._transport)
             dummy = dummy_image(pipeline, settings.mixed_modality, self._world.size)
@@ -139,7 +140,7 @@ class Loader:
         except BaseException:
             self._finalizer()
             raise
-        self._shop = Shop(pipeline.source, settings, self._world, pool, self._transport, first, dummy)
+        self._shop = Shop(source, settings, self._world, pool, self._transport, first, dummy)
 
     @property
     def samples(self) -> int | None:

@@ -28,7 +28,7 @@ class Pipeline:
     stages: tuple[Stage, ...]
 
     def __init__(self, source: Source, *stages: Any) -> None:
-        if not (hasattr(source, "reading") and hasattr(source, "opener")):
+        if not (hasattr(source, "open") and hasattr(source, "opener")):
             raise ConfigError(
                 "the first argument of Pipeline must be a source such as Shards(...) or FromDataset(...), "
                 f"not {source!r}"

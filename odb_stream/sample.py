@@ -51,7 +51,9 @@ class Record:
 
     ``members`` maps an extension ("json", "0.jpg") to the bytes of that member; it is empty for a map-style dataset,
     whose items are fetched in the workers. ``shard`` is the shard's address, fit for logs. ``position`` is the
-    reading position just after this record.
+    reading position just after this record. ``epoch`` counts the passes over its data: with ``ref`` it is the sample's
+    identity, and all draws come from it. ``loss`` is set where the shard is damaged: the sample cannot be read whole,
+    ``members`` is empty, and it is dropped for this reason.
     """
 
     ref: SampleRef
@@ -59,6 +61,8 @@ class Record:
     shard: str
     members: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     position: Position = START
+    epoch: int = 0
+    loss: "Drop | None" = None
 
     @property
     def where(self) -> str:
@@ -93,11 +97,11 @@ class Sample(dict[str, Any]):
     stage: int
 
     @classmethod
-    def of(cls, record: Record, fields: Mapping[str, Any], *, seed: int, epoch: int) -> "Sample":
+    def of(cls, record: Record, fields: Mapping[str, Any], *, seed: int) -> "Sample":
         """The sample of a record, with these fields."""
         sample = cls(fields)
         sample.ref, sample.key, sample.shard = record.ref, record.key, record.shard
-        sample.seed, sample.epoch, sample.stage = seed, epoch, 0
+        sample.seed, sample.epoch, sample.stage = seed, record.epoch, 0
         return sample
 
     def with_fields(self, fields: Mapping[str, Any]) -> "Sample":
@@ -165,7 +169,8 @@ class PreparedSample(NamedTuple):
     there is no loss, on the first token always. ``supervised`` counts the labels that count after the causal shift.
     In a vision pipeline ``token_types`` (int32, (length,)) is 1 on image tokens and ``rope`` (int32, (3, length)) holds
     the M-RoPE positions; otherwise they are None. ``pixels`` (float32, (patches, dimensions of a patch), or in a form
-    with fewer bytes) are there once the images were decoded, just before the sample is emitted.
+    with fewer bytes) are there once the images were decoded, just before the sample is emitted. ``ref`` and ``epoch``
+    are the identity of its record.
     """
 
     ref: SampleRef
@@ -176,6 +181,7 @@ class PreparedSample(NamedTuple):
     token_types: IntArray | None = None
     rope: IntArray | None = None
     pixels: FloatArray | HeldPixels | None = None
+    epoch: int = 0
 
     @property
     def length(self) -> int:

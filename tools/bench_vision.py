@@ -240,7 +240,7 @@ def balance(ranks: int, tokens: int) -> dict[str, Any]:
     demo = vision_chat.build()
     prepare = demo.prepare(seed=0)
     records = demo.source.reading(odb.World(), seed=0, epoch=0).records(odb.sample.START)
-    lengths = deal([prepare.record(record, 0).length for record in records], ranks)
+    lengths = deal([prepare.record(record).length for record in records], ranks)
     results: dict[str, Any] = {"ranks": ranks, "budget_tokens": tokens}
     for layout in ("padded", "packed"):
         footprint = Footprint(layout, odb.Budget(tokens))

@@ -25,7 +25,7 @@ class Decoder:
         self._footprint = footprint
         self._waits = waits
         self._drops = drops
-        self._begun: dict[SampleRef, Future[Decoded | OdbStreamError]] = {}
+        self._begun: dict[tuple[SampleRef, int], Future[Decoded | OdbStreamError]] = {}
 
     def decode(self, groups: Groups, upcoming: Groups) -> Groups | OdbStreamError:
         """The groups with pixels, None where no sample is left; or the error that stopped a worker."""
@@ -44,15 +44,15 @@ class Decoder:
 
     def _begin(self, group: Group[PreparedSample] | None) -> None:
         for sample in group.samples if group is not None else ():
-            if sample.images and sample.ref not in self._begun:
-                self._begun[sample.ref] = self._pool.submit_decode(sample.ref.source, sample.images)
+            if sample.images and (sample.ref, sample.epoch) not in self._begun:
+                self._begun[sample.ref, sample.epoch] = self._pool.submit_decode(sample.ref.source, sample.images)
 
     def _group(self, group: Group[PreparedSample] | None) -> Group[PreparedSample] | None:
         if group is None or not any(sample.images for sample in group.samples):
             return group
         samples, sizes = [], []
         for sample, size in zip(group.samples, group.sizes, strict=True):
-            begun = self._begun.pop(sample.ref, None)
+            begun = self._begun.pop((sample.ref, sample.epoch), None)
             finished = sample if begun is None else self._finished(sample, begun)
             if finished is not None:
                 samples.append(finished)

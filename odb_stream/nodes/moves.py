@@ -20,8 +20,8 @@ def encode_groups(groups: list[Group[PreparedSample]]) -> Bytes:
 
     Layout: three int64 with the number of header integers, of floats and of int32 values; the header (int64); the drawn
     numbers of image ops (float64); token rows (int32); image files. The header holds the number of groups, and for each
-    group its number of samples and these samples: reference, length, supervised tokens, whether there are types and
-    positions, number of images; for each image grid, features, bytes and ops, each op with its place and how many
+    group its number of samples and these samples: reference, epoch, length, supervised tokens, whether there are types
+    and positions, number of images; for each image grid, features, bytes and ops, each op with its place and how many
     numbers it has.
     """
     header: list[int] = [len(groups)]
@@ -32,7 +32,7 @@ def encode_groups(groups: list[Group[PreparedSample]]) -> Bytes:
         header.append(len(group.samples))
         for sample in group.samples:
             types, rope = sample.token_types, sample.rope
-            header += [*sample.ref, sample.length, sample.supervised, types is not None, rope is not None]
+            header += [*sample.ref, sample.epoch, sample.length, sample.supervised, types is not None, rope is not None]
             header.append(len(sample.images))
             rows += [sample.input_ids, sample.labels]
             rows += [] if types is None else [types]
@@ -82,7 +82,7 @@ def _sample(
     header: Iterator[int], floats: Iterator[float], tokens: _Cut[np.int32], files: _Cut[np.uint8]
 ) -> PreparedSample:
     ref = SampleRef(*(next(header) for _ in range(4)))
-    length, supervised, has_types, has_rope, images = (next(header) for _ in range(5))
+    epoch, length, supervised, has_types, has_rope, images = (next(header) for _ in range(6))
     return PreparedSample(
         ref,
         tokens.take(length),
@@ -91,6 +91,7 @@ def _sample(
         token_types=tokens.take(length) if has_types else None,
         rope=tokens.take(3 * length).reshape(3, length) if has_rope else None,
         images=tuple(_image(header, floats, files) for _ in range(images)),
+        epoch=epoch,
     )
 
 

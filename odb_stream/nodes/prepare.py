@@ -24,13 +24,10 @@ class Outcome(NamedTuple):
 class PrepareRecords(BaseNode[Outcome]):
     """Keeps the pool busy with chunks ahead of what is asked for and yields one outcome a record."""
 
-    def __init__(
-        self, source: BaseNode[list[Record]], pool: WorkerPool, *, workers: int, epoch: int, waits: Waits
-    ) -> None:
+    def __init__(self, source: BaseNode[list[Record]], pool: WorkerPool, *, workers: int, waits: Waits) -> None:
         super().__init__()
         self._source = source
         self._pool = pool
-        self._epoch = epoch
         self._waits = waits
         self._most_ahead = 2 * workers + 1
         self._ahead: deque[tuple[list[Record], Future[PreparedChunk]]] = deque()
@@ -72,5 +69,5 @@ class PrepareRecords(BaseNode[Outcome]):
             except StopIteration:
                 self._source_ended = True
                 return
-            self._ahead.append((records, self._pool.submit(records, self._epoch)))
+            self._ahead.append((records, self._pool.submit(records)))
 

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from typing import NoReturn
 
 from odb_stream.errors import OdbStreamError
-from odb_stream.sample import PreparedImage, Record, SampleRef
+from odb_stream.sample import Drop, PreparedImage, Record, SampleRef
 from odb_stream.stages.chunk import PreparedChunk, portable
 from odb_stream.stages.prepare import Prepare
 from odb_stream.stages.realize import Decoded
@@ -46,18 +46,21 @@ Message = Ready | Unfit | Done
 class PrepareTask:
     """Prepare a chunk of records. Plain tuples instead of records: a quarter of the time; positions stay behind."""
 
-    epoch: int
-    plain: list[tuple[tuple[int, ...], str, str, dict[str, bytes]]]
+    plain: list[tuple[tuple[int, ...], str, str, dict[str, bytes], int, Drop | None]]
 
     @classmethod
-    def of(cls, records: Sequence[Record], epoch: int) -> "PrepareTask":
+    def of(cls, records: Sequence[Record]) -> "PrepareTask":
         """The task of these records."""
-        return cls(epoch, [(tuple(r.ref), r.key, r.shard, dict(r.members)) for r in records])
+        return cls([(tuple(r.ref), r.key, r.shard, dict(r.members), r.epoch, r.loss) for r in records])
 
     def run(self, prepare: Prepare) -> PreparedChunk:
         """The chunk."""
-        records = [Record(SampleRef(*ref), key, shard, members) for ref, key, shard, members in self.plain]
-        return prepare.chunk(records, self.epoch)
+        return prepare.chunk(
+            [
+                Record(SampleRef(*ref), key, shard, members, epoch=epoch, loss=loss)
+                for ref, key, shard, members, epoch, loss in self.plain
+            ]
+        )
 
 
 @dataclass(frozen=True, slots=True)

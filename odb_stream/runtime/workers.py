@@ -60,7 +60,7 @@ class WorkerPool:
         if self._crew is not None:
             weakref.finalize(self, self._crew.end, CLOSED)
 
-    def submit(self, records: Sequence[Record], epoch: int) -> "Future[PreparedChunk]":
+    def submit(self, records: Sequence[Record]) -> "Future[PreparedChunk]":
         """Have a chunk of records prepared. The future cannot be cancelled; chunks may finish in any order.
 
         How many may be under way at once is the caller's to bound: each holds its records. Raises WorkerError when
@@ -68,10 +68,10 @@ class WorkerPool:
         """
         if self._crew is not None:
             words = f"preparing {len(records)} records from {records[0].where}"
-            return self._crew.submit(PrepareTask.of(records, epoch), words)
+            return self._crew.submit(PrepareTask.of(records), words)
         self._require_open()
         future: Future[PreparedChunk] = Future()
-        future.set_result(self._prepare.chunk(records, epoch))
+        future.set_result(self._prepare.chunk(records))
         return future
 
     def submit_decode(self, source: int, images: tuple[PreparedImage, ...]) -> "Future[Decoded | OdbStreamError]":

@@ -34,12 +34,21 @@ class FromDataset:
     def __post_init__(self) -> None:
         _length(self.dataset)
 
-    def reading(self, world: World, *, seed: int, epoch: int) -> "DatasetReading":
-        """Deal the indices for one rank and one epoch."""
+    def open(self) -> "FromDataset":
+        """The same: there is nothing to list."""
+        return self
+
+    @property
+    def samples(self) -> int | None:
+        """Items in the dataset; None where each rank has its own part."""
+        return None if self.sharded else _length(self.dataset)
+
+    def reading(self, world: World, *, seed: int, epoch: int, source: int = 0) -> "DatasetReading":
+        """Deal the indices for one pass of one rank."""
         length = _length(self.dataset)
         order = permutation(length, DATASET_ORDER, seed, epoch) if self.shuffle else np.arange(length, dtype=np.intp)
         own = order if self.sharded else order[world.rank :: world.size]
-        return DatasetReading(describe(self.dataset), own, length, world.rank)
+        return DatasetReading(describe(self.dataset), own, length, world.rank, source=source, epoch=epoch)
 
     def opener(self) -> Opener:
         """Fetches ``dataset[index]``."""
@@ -58,6 +67,7 @@ class DatasetReading:
     length: int
     rank: int
     source: int = field(default=0, kw_only=True)
+    epoch: int = field(default=0, kw_only=True)
 
     @property
     def samples(self) -> int:
@@ -80,7 +90,7 @@ class DatasetReading:
             for index in self.order[first : first + _CHUNK].tolist():
                 ordinal += 1
                 ref = SampleRef(self.source, self.rank, index, -1)
-                yield Record(ref, str(index), self.name, position=Position(0, ordinal, -1, 0))
+                yield Record(ref, str(index), self.name, position=Position(0, ordinal, -1, 0), epoch=self.epoch)
 
     def fetch(self, ref: SampleRef) -> Record:
         """The record of a reference again. Raises ShardError where the dataset has no such index."""
@@ -88,7 +98,7 @@ class DatasetReading:
             raise ShardError(
                 f"{self.name} has {self.length} items, so none of index {ref.index}; give the same dataset"
             )
-        return Record(ref, str(ref.index), self.name)
+        return Record(ref, str(ref.index), self.name, epoch=self.epoch)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from odb_stream.errors import ShardError
 from odb_stream.shardio import storage
+from odb_stream.shardio.options import DEFAULT, Storage
 from odb_stream.shardio.tar import TarSample, read_samples
 
 VERSION = 1
@@ -71,27 +72,27 @@ def index_of(samples: Iterable[TarSample], shard_bytes: int) -> ShardIndex:
     return ShardIndex(shard_bytes, keys, offsets, checksums)
 
 
-def build_index(address: str) -> ShardIndex:
+def build_index(address: str, options: Storage = DEFAULT) -> ShardIndex:
     """Read a whole shard and index it. Raises ShardError where the shard is damaged."""
-    return index_of(read_samples(address), storage.size(address))
+    return index_of(read_samples(address, options=options), storage.size(address, options))
 
 
-def write_index(address: str, index: ShardIndex) -> str:
+def write_index(address: str, index: ShardIndex, options: Storage = DEFAULT) -> str:
     """Write a shard's index beside it; returns the index's address."""
     first_line = json.dumps({"version": VERSION, "shard_bytes": index.shard_bytes, "samples": index.samples})
     columns = {"keys": index.keys, "offsets": index.offsets, "checksums": index.checksums}
     lines = [first_line[:-1], *(f'"{name}": {json.dumps(values)}' for name, values in columns.items())]
-    storage.write_atomic(index_address(address), (",\n".join(lines) + "}\n").encode())
+    storage.write_atomic(index_address(address), (",\n".join(lines) + "}\n").encode(), options)
     return index_address(address)
 
 
-def read_index(address: str) -> ShardIndex | None:
+def read_index(address: str, options: Storage = DEFAULT) -> ShardIndex | None:
     """A shard's index; None where there is none. Raises ShardError where it is unreadable or does not fit the shard."""
-    if not storage.exists(index_address(address)):
+    if not storage.exists(index_address(address), options):
         return None
-    with storage.open_stream(index_address(address)) as stream:
+    with storage.open_stream(index_address(address), options=options) as stream:
         content = _parse(stream.read())
-    samples = _samples_of(address, content)
+    samples = _samples_of(address, content, options)
     columns = [content.get(name) for name in ("keys", "offsets", "checksums")]
     if not all(_is_column(column, samples, kind) for column, kind in zip(columns, (str, int, int), strict=True)):
         raise stale(address, "the index is damaged: it does not hold a key, an offset and a checksum for each sample")
@@ -99,15 +100,15 @@ def read_index(address: str) -> ShardIndex | None:
     return ShardIndex(content["shard_bytes"], keys, offsets, checksums)
 
 
-def read_count(address: str) -> int | None:
+def read_count(address: str, options: Storage = DEFAULT) -> int | None:
     """How many samples a shard's index counts, from its first line; None where there is no index. Raises as above."""
-    if not storage.exists(index_address(address)):
+    if not storage.exists(index_address(address), options):
         return None
-    first_line, _, _ = storage.read_range(index_address(address), 0, _FIRST_LINE_BYTES).partition(b"\n")
+    first_line, _, _ = storage.read_range(index_address(address), 0, _FIRST_LINE_BYTES, options).partition(b"\n")
     content = _parse(first_line.rstrip(b", \r") + b"}")
     if content:
-        return _samples_of(address, content)
-    index = read_index(address)
+        return _samples_of(address, content, options)
+    index = read_index(address, options)
     return None if index is None else index.samples
 
 
@@ -120,13 +121,13 @@ def _parse(text: bytes) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _samples_of(address: str, content: dict[str, Any]) -> int:
+def _samples_of(address: str, content: dict[str, Any], options: Storage) -> int:
     """The number of samples that an index of this version states for a shard of the present size."""
     if not content:
         raise stale(address, "the index is not a JSON object")
     if content.get("version") != VERSION:
         raise stale(address, f"the index has version {content.get('version')!r}, this package reads {VERSION}")
-    present = storage.size(address)
+    present = storage.size(address, options)
     if content.get("shard_bytes") != present:
         was = content.get("shard_bytes")
         raise stale(address, f"the index is stale: it was made for {was!r} bytes, the shard has {present}")

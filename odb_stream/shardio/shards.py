@@ -14,8 +14,9 @@ from odb_stream.sample import START, Position, Record, SampleRef
 from odb_stream.seeds import BLOCK_ORDER, permutation
 from odb_stream.shardio import storage
 from odb_stream.shardio.assign import assign, shard_order
-from odb_stream.shardio.index import read_count, read_index, stale
+from odb_stream.shardio.index import index_address, read_count, read_index, stale
 from odb_stream.shardio.members import open_members
+from odb_stream.shardio.options import DEFAULT, Storage
 from odb_stream.shardio.source import Opener, Segment
 from odb_stream.shardio.tar import TarSample, read_sample, read_samples
 
@@ -41,22 +42,52 @@ class Shards:
 
     urls: storage.Urls
     shuffle: bool = field(default=True, kw_only=True)
+    storage: Storage | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         storage.patterns(self.urls)
 
+    def open(self) -> "OpenShards":
+        """List the shards and count their samples. Raises ShardError for a missing or empty shard or a stale index."""
+        options = self.storage or DEFAULT
+        addresses = storage.expand(self.urls, options)
+        return OpenShards(addresses, _counts(addresses, options), self.shuffle, options)
+
     def reading(self, world: World, *, seed: int, epoch: int) -> "ShardReading":
-        """Open the shards for one rank and epoch. Raises ShardError for a missing or empty shard or a stale index."""
-        addresses = storage.expand(self.urls)
-        counts = _counts(addresses, world.size)
-        order = shard_order(len(addresses), seed=seed, epoch=epoch, shuffle=self.shuffle)
-        plan = tuple(_located(part) for part in assign(addresses, world, order=order, counts=counts))
-        samples = None if counts is None else sum((part.stop or 0) - part.start for part in plan)
-        return ShardReading(addresses, plan, samples, shuffle=self.shuffle, seed=seed, epoch=epoch)
+        """Open the shards for one pass of one rank; see :meth:`open`."""
+        return self.open().reading(world, seed=seed, epoch=epoch)
 
     def opener(self) -> Opener:
         """Parses json and txt members; see :func:`odb_stream.shardio.members.open_members`."""
         return open_members
+
+
+@dataclass(frozen=True)
+class OpenShards:
+    """The shards of a source as they were found: addresses in order, and samples in each where all have an index."""
+
+    addresses: tuple[str, ...]
+    counts: tuple[int, ...] | None
+    shuffle: bool
+    options: Storage
+
+    @property
+    def samples(self) -> int | None:
+        """Samples in all shards; None without an index beside every shard."""
+        return None if self.counts is None else sum(self.counts)
+
+    def reading(self, world: World, *, seed: int, epoch: int, source: int = 0) -> "ShardReading":
+        """One rank's pass over its part."""
+        order = shard_order(len(self.addresses), seed=seed, epoch=epoch, shuffle=self.shuffle)
+        segments = assign(self.addresses, world, order=order, counts=self.counts)
+        if self.counts is None:
+            _warn_of_missing(self.addresses, self.options, world.size)
+        plan = tuple(_located(part, self.options) for part in segments)
+        samples = None if self.counts is None else sum((part.stop or 0) - part.start for part in plan)
+        return ShardReading(
+            self.addresses, plan, samples, shuffle=self.shuffle, seed=seed, epoch=epoch, source=source,
+            options=self.options,
+        )
 
 
 @dataclass(frozen=True)
@@ -73,6 +104,7 @@ class ShardReading:
     seed: int = field(kw_only=True)
     epoch: int = field(kw_only=True)
     source: int = field(default=0, kw_only=True)
+    options: Storage = field(default=DEFAULT, kw_only=True)
 
     def records(self, start: Position = START) -> Iterator[Record]:
         """The records after position ``start``. Reads at most one block again, and nothing that lies before it."""
@@ -86,8 +118,8 @@ class ShardReading:
         if not 0 <= ref.shard < len(self.addresses):
             raise ShardError(f"there is no shard {ref.shard}, only {len(self.addresses)} shards; give the same shards")
         address = self.addresses[ref.shard]
-        sample = read_sample(address, offset=ref.offset, index=ref.index)
-        return Record(ref, sample.key, storage.log_name(address), sample.members)
+        sample = read_sample(address, offset=ref.offset, index=ref.index, options=self.options)
+        return Record(ref, sample.key, storage.log_name(address), sample.members, epoch=self.epoch)
 
     def _segment_records(self, number: int, start: Position) -> Iterator[Record]:
         segment = self.plan[number]
@@ -97,7 +129,7 @@ class ShardReading:
         index, offset = (start.index, start.offset) if skip else (segment.start, segment.offset)
         if not skip and segment.step > 1:
             index = 0
-        for block in _batched(_own_samples(segment, index, offset), SHUFFLE_BLOCK if self.shuffle else 1):
+        for block in _batched(_own_samples(segment, index, offset, self.options), SHUFFLE_BLOCK if self.shuffle else 1):
             first = block[0]
             if skip > len(block):
                 raise StateError(f"{name}: a position {skip} records into a block of {len(block)}: the shard changed")
@@ -106,7 +138,7 @@ class ShardReading:
                 sample = block[choice]
                 ref = SampleRef(self.source, segment.shard, sample.index, sample.offset)
                 position = Position(number, first.index, first.offset, place)
-                yield Record(ref, sample.key, name, sample.members, position)
+                yield Record(ref, sample.key, name, sample.members, position, self.epoch)
             skip = 0
 
     def _block_order(self, shard: int, first: int, length: int) -> list[int]:
@@ -116,11 +148,11 @@ class ShardReading:
         return order
 
 
-def _own_samples(segment: Segment, index: int, offset: int) -> Iterator[TarSample]:
+def _own_samples(segment: Segment, index: int, offset: int, options: Storage) -> Iterator[TarSample]:
     """The segment's samples from the given one on; each is checked against the shard's index, if there is one."""
-    known = read_index(segment.address)
+    known = read_index(segment.address, options)
     following = index
-    with closing(read_samples(segment.address, offset=offset, index=index)) as samples:
+    with closing(read_samples(segment.address, offset=offset, index=index, options=options)) as samples:
         for sample in samples:
             following = sample.index + 1
             if known is not None:
@@ -144,36 +176,35 @@ def _batched(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
         yield batch
 
 
-def _located(segment: Segment) -> Segment:
+def _located(segment: Segment, options: Storage) -> Segment:
     """The segment with the byte offset of its first sample, from the shard's index."""
     if segment.stop is None or segment.start == 0:
         return segment
-    index = read_index(segment.address)
+    index = read_index(segment.address, options)
     if index is None:
         raise stale(segment.address, "the index went away while it was read")
     return replace(segment, offset=index.offsets[segment.start])
 
 
-def _counts(addresses: Sequence[str], ranks: int) -> list[int] | None:
+def _counts(addresses: Sequence[str], options: Storage) -> tuple[int, ...] | None:
     """Samples in each shard by the indexes; None unless every shard has one."""
-    counts = [read_count(address) for address in addresses]
-    known = [count for count in counts if count is not None]
-    if 0 in known:
+    counts = [read_count(address, options) for address in addresses]
+    if 0 in counts:
         raise _empty(addresses[counts.index(0)])
-    if len(known) == len(addresses):
-        return known
-    _warn(storage.log_name(addresses[0]), len(addresses), len(known), ranks)
-    return None
+    known = tuple(count for count in counts if count is not None)
+    return known if len(known) == len(addresses) else None
 
 
 @functools.cache  # once for each cause, not for each epoch
-def _warn(first: str, shards: int, indexed: int, ranks: int) -> None:
-    if shards < ranks:
+def _warn_of_missing(addresses: tuple[str, ...], options: Storage, ranks: int) -> None:
+    indexed = sum(storage.exists(index_address(address), options) for address in addresses)
+    first = storage.log_name(addresses[0])
+    if len(addresses) < ranks:
         logger.warning(
             "%s: %d shards for %d ranks, not all with an index: every rank reads all shards and prepares its share; "
             "run `odb-stream index` on them so that each rank reads its own part only",
             first,
-            shards,
+            len(addresses),
             ranks,
         )
     elif indexed:
@@ -182,5 +213,5 @@ def _warn(first: str, shards: int, indexed: int, ranks: int) -> None:
             "run `odb-stream index` on the others for an equal split",
             first,
             indexed,
-            shards,
+            len(addresses),
         )

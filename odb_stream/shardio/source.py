@@ -1,4 +1,4 @@
-"""What every source is: a declaration that opens, for one rank and one epoch, as a reading of records."""
+"""What every source is: a declaration that is opened once, and then read by each rank in passes of records."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -45,11 +45,22 @@ class Reading(Protocol):
         """Read one record again by its reference (one ranged read)."""
 
 
+class OpenSource(Protocol):
+    """A source whose data were listed; what was found then holds for the life of a loader."""
+
+    @property
+    def samples(self) -> int | None:
+        """Records in a pass over all ranks; None when only reading can tell."""
+
+    def reading(self, world: World, *, seed: int, epoch: int, source: int = 0) -> Reading:
+        """One rank's pass, the ``epoch``-th; ``source`` is the number that references carry in a mix."""
+
+
 class Source(Protocol):
     """A declaration of where samples come from; picklable, opens nothing by itself."""
 
-    def reading(self, world: World, *, seed: int, epoch: int) -> Reading:
-        """Open the source for one rank and one epoch."""
+    def open(self) -> OpenSource:
+        """List the data."""
 
     def opener(self) -> Opener:
         """What turns this source's records into fields, in the workers."""

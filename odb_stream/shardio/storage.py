@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from braceexpand import braceexpand
 
 from odb_stream.errors import ConfigError, ShardError
+from odb_stream.shardio.options import DEFAULT, Storage
 
 INDEX_SUFFIX = ".idx.json"
 """What the address of a shard's sidecar index ends with; globs leave such files out."""
@@ -100,7 +101,7 @@ _LOCAL = LocalFiles()
 _ACCESS: dict[str, Access] = {"": _LOCAL, "file": _LOCAL}
 
 
-def resolve(address: str) -> tuple[Access, str]:
+def resolve(address: str, options: Storage = DEFAULT) -> tuple[Access, str]:
     """The access to an address and the path in it; the one place that knows schemes.
 
     Raises ConfigError for a scheme that cannot be read and for anything that would run a command.
@@ -149,7 +150,7 @@ def patterns(urls: Urls) -> tuple[str, ...]:
     return tuple(opened)
 
 
-def expand(urls: Urls) -> tuple[str, ...]:
+def expand(urls: Urls, options: Storage = DEFAULT) -> tuple[str, ...]:
     """The addresses of all shards that brace lists, globs and lists name, sorted with numbers in numeric order.
 
     Raises ShardError where nothing matches or a file is missing, ConfigError for the same shard twice and for what
@@ -157,7 +158,7 @@ def expand(urls: Urls) -> tuple[str, ...]:
     """
     found: list[str] = []
     for pattern in patterns(urls):
-        access, path = resolve(pattern)
+        access, path = resolve(pattern, options)
         prefix = pattern[: len(pattern) - len(path)]
         matches = [match for match in access.match(path) if match == path or not match.endswith(INDEX_SUFFIX)]
         if not matches:
@@ -165,8 +166,8 @@ def expand(urls: Urls) -> tuple[str, ...]:
         found.extend(prefix + match for match in matches)
     by_identity: dict[str, str] = {}
     for address in sorted(found, key=_numeric_order):
-        size(address)
-        access, path = resolve(address)
+        size(address, options)
+        access, path = resolve(address, options)
         identity = access.identity(path)
         if identity in by_identity:
             raise ConfigError(
@@ -183,9 +184,9 @@ def _numeric_order(address: str) -> tuple[list[str | int], str]:
 
 
 @contextlib.contextmanager
-def _readable(address: str) -> Iterator[tuple[Access, str]]:
+def _readable(address: str, options: Storage) -> Iterator[tuple[Access, str]]:
     try:
-        yield resolve(address)
+        yield resolve(address, options)
     except FileNotFoundError as error:
         raise ShardError(f"{log_name(address)}: no such file; check the address") from error
     except IsADirectoryError as error:
@@ -194,27 +195,27 @@ def _readable(address: str) -> Iterator[tuple[Access, str]]:
         raise ShardError(f"{log_name(address)} cannot be read: {error.strerror or error}") from error
 
 
-def open_stream(address: str, offset: int = 0) -> BinaryIO:
+def open_stream(address: str, offset: int = 0, options: Storage = DEFAULT) -> BinaryIO:
     """A stream of the file's bytes from ``offset`` on; close it after use. Raises ShardError."""
-    with _readable(address) as (access, path):
+    with _readable(address, options) as (access, path):
         return access.open(path, offset)
 
 
-def read_range(address: str, start: int, length: int) -> bytes:
+def read_range(address: str, start: int, length: int, options: Storage = DEFAULT) -> bytes:
     """``length`` bytes from ``start`` on, or fewer where the file ends before. Raises ShardError."""
-    with _readable(address) as (access, path), access.open(path, start) as stream:
+    with _readable(address, options) as (access, path), access.open(path, start) as stream:
         return stream.read(length)
 
 
-def size(address: str) -> int:
+def size(address: str, options: Storage = DEFAULT) -> int:
     """Bytes in the file. Raises ShardError where it is missing."""
-    with _readable(address) as (access, path):
+    with _readable(address, options) as (access, path):
         return access.size(path)
 
 
-def exists(address: str) -> bool:
+def exists(address: str, options: Storage = DEFAULT) -> bool:
     """Whether there is a file at the address."""
-    access, path = resolve(address)
+    access, path = resolve(address, options)
     try:
         access.size(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -222,20 +223,20 @@ def exists(address: str) -> bool:
     return True
 
 
-def find(folder: str, pattern: str) -> list[str]:
+def find(folder: str, pattern: str, options: Storage = DEFAULT) -> list[str]:
     """The addresses of the files in a folder whose names fit a glob, sorted; empty where none does."""
-    access, path = resolve(folder)
+    access, path = resolve(folder, options)
     prefix = folder[: len(folder) - len(path)]
     return sorted((prefix + match for match in access.match(f"{glob.escape(path)}/{pattern}")), key=_numeric_order)
 
 
 @contextlib.contextmanager
-def create(address: str) -> Iterator[BinaryIO]:
+def create(address: str, options: Storage = DEFAULT) -> Iterator[BinaryIO]:
     """A stream to write a new file to; it appears, whole, when the block ends without an error, else not at all.
 
     Raises ShardError where the file cannot be written.
     """
-    access, path = resolve(address)
+    access, path = resolve(address, options)
     try:
         with access.create(path) as stream:
             yield stream
@@ -245,13 +246,13 @@ def create(address: str) -> Iterator[BinaryIO]:
         ) from error
 
 
-def write_atomic(address: str, data: bytes) -> None:
+def write_atomic(address: str, data: bytes, options: Storage = DEFAULT) -> None:
     """Write a whole file at once: readers see the old one or the new one, never a part."""
-    with create(address) as stream:
+    with create(address, options) as stream:
         stream.write(data)
 
 
-def remove(address: str) -> None:
+def remove(address: str, options: Storage = DEFAULT) -> None:
     """Delete a file; no error where there is none."""
-    access, path = resolve(address)
+    access, path = resolve(address, options)
     access.remove(path)

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from odb_stream.errors import ShardError
 from odb_stream.shardio import storage
+from odb_stream.shardio.options import DEFAULT, Storage
 
 BLOCK = tarfile.BLOCKSIZE
 PICKLES = frozenset({"pkl", "pickle", "pyd", "pth", "pt"})
@@ -77,7 +78,9 @@ def split_name(name: str) -> tuple[str, str] | None:
     return (key, extension.lower()) if key and extension and not key.endswith("/") else None
 
 
-def read_samples(address: str, *, offset: int = 0, index: int = 0) -> Generator[TarSample, None, None]:
+def read_samples(
+    address: str, *, offset: int = 0, index: int = 0, options: Storage = DEFAULT
+) -> Generator[TarSample, None, None]:
     """Read a shard's samples in file order, from the one numbered ``index`` at byte ``offset`` to the end.
 
     Raises ShardError, with address, member and byte offset, for everything by which samples or members would be lost:
@@ -85,8 +88,8 @@ def read_samples(address: str, *, offset: int = 0, index: int = 0) -> Generator[
     (among those read), a member twice, without key or extension, or in a pickle format. Folders, links and hidden
     files are left out.
     """
-    with storage.open_stream(address, offset) as stream:
-        named = _named_members(address, _files(address, stream, offset))
+    with storage.open_stream(address, offset, options) as stream:
+        named = _named_members(address, _files(address, stream, offset, options))
         for number, group in enumerate(_webdataset().group_by_keys(named), start=index):
             del group["__url__"]
             key = group.pop("__key__")
@@ -95,9 +98,9 @@ def read_samples(address: str, *, offset: int = 0, index: int = 0) -> Generator[
             yield TarSample(key, members, number, parts[0].offset, parts[-1].end)
 
 
-def read_sample(address: str, *, offset: int, index: int) -> TarSample:
+def read_sample(address: str, *, offset: int, index: int, options: Storage = DEFAULT) -> TarSample:
     """Read again the one sample that starts at byte ``offset``. Raises ShardError where none does."""
-    with closing(read_samples(address, offset=offset, index=index)) as samples:
+    with closing(read_samples(address, offset=offset, index=index, options=options)) as samples:
         sample = next(samples, None)
     if sample is None or sample.offset != offset:
         raise _error(address, offset, f"no sample starts here (sample {index})", "the shard was changed since")
@@ -149,12 +152,12 @@ def is_left_out(name: str) -> bool:
     return base.startswith("._") or base.rpartition(".")[2].lower() not in _PAYLOADS
 
 
-def _files(address: str, stream: BinaryIO, base: int) -> Iterator[_File]:
+def _files(address: str, stream: BinaryIO, base: int, options: Storage) -> Iterator[_File]:
     """The regular files of the tar stream that starts at byte ``base`` of the shard; checks that the tar is whole."""
     try:
         tar = tarfile.open(fileobj=stream, mode="r|", encoding="utf-8")  # noqa: SIM115 - see `with tar` below
     except _DAMAGE as error:
-        raise _unreadable_start(address, base, error) from error
+        raise _unreadable_start(address, base, error, options) from error
     with tar:
         stop = base
         while (info := _next_header(address, tar, stop)) is not None:
@@ -172,7 +175,7 @@ def _files(address: str, stream: BinaryIO, base: int) -> Iterator[_File]:
                     base + info.offset,
                     name,
                 )
-    _check_end(address, stop)
+    _check_end(address, stop, options)
 
 
 def _next_header(address: str, tar: tarfile.TarFile, at: int) -> tarfile.TarInfo | None:
@@ -190,22 +193,22 @@ def _read_data(address: str, tar: tarfile.TarFile, info: tarfile.TarInfo, at: in
         raise _error(address, at, f"the data of member {info.name!r} is cut or damaged ({error})", _REPAIR) from error
 
 
-def _unreadable_start(address: str, base: int, error: Exception) -> ShardError:
+def _unreadable_start(address: str, base: int, error: Exception, options: Storage) -> ShardError:
     if base:
         return _error(address, base, f"no tar header here ({error})", f"{_REPAIR}, or its index if it was changed")
-    if storage.size(address) == 0:
+    if storage.size(address, options) == 0:
         return _error(address, 0, "the file is empty", _REPAIR)
-    if storage.read_range(address, 0, 2) in (b"\x1f\x8b", b"BZ", b"\xfd7"):
+    if storage.read_range(address, 0, 2, options) in (b"\x1f\x8b", b"BZ", b"\xfd7"):
         return _error(address, 0, "the file is compressed", "store plain tar files, which can be entered anywhere")
     return _error(address, 0, f"not a tar file ({error})", "give tar files in the WebDataset layout")
 
 
-def _check_end(address: str, stop: int) -> None:
+def _check_end(address: str, stop: int, options: Storage) -> None:
     """Raise unless the tar ends properly at byte ``stop``: two zero blocks and nothing but zeros after them.
 
     tarfile ends a stream in silence at the first block that is no header, whatever that block is.
     """
-    blocks = storage.read_range(address, stop, 2 * BLOCK)
+    blocks = storage.read_range(address, stop, 2 * BLOCK, options)
     if blocks.strip(b"\0"):
         if len(blocks) < BLOCK:
             raise _error(address, stop, "the tar is cut in a header", _REPAIR)
@@ -219,7 +222,7 @@ def _check_end(address: str, stop: int) -> None:
             way_out = "write one tar of the parts (tars cannot be joined by cat)"
             raise _error(address, stop, "data follows the first end block of the tar", way_out)
         stop += len(blocks)
-        blocks = storage.read_range(address, stop, _SCAN_BYTES)
+        blocks = storage.read_range(address, stop, _SCAN_BYTES, options)
 
 
 def _error(address: str, offset: int, what: str, way_out: str) -> ShardError:

@@ -71,8 +71,11 @@ class PreparedChunk:
                 continue
             stop, length, supervised = next(samples)
             span = slice(stop - length, stop)
-            sample = PreparedSample(records[place].ref, self.input_ids[span], labels[span], supervised)
-            yield sample if vision is None else vision(sample, span, records[place])
+            record = records[place]
+            sample = PreparedSample(
+                record.ref, self.input_ids[span], labels[span], supervised, epoch=record.epoch
+            )
+            yield sample if vision is None else vision(sample, span, record)
         if self.failure is not None:
             yield self.failure
 

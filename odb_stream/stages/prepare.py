@@ -29,7 +29,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Prepare:
-    """The whole way of a record into a batch-ready sample: a pure function of (record, epoch), picklable.
+    """The whole way of a record into a batch-ready sample: a pure function of the record, picklable.
 
     ``lanes`` holds one lane a source; ``record.ref.source`` selects it. ``seed`` is the run's.
     """
@@ -37,13 +37,15 @@ class Prepare:
     lanes: tuple[Lane, ...]
     seed: int
 
-    def record(self, record: Record, epoch: int) -> PreparedSample | Drop:
+    def record(self, record: Record) -> PreparedSample | Drop:
         """Prepare one record. Raises StageError (or another error of the hierarchy that a stage raised)."""
+        if record.loss is not None:
+            return record.loss
         lane = self.lanes[record.ref.source]
         fields = _call(lane.opener, record, record.where)
         if isinstance(fields, Drop):
             return fields
-        sample = Sample.of(record, fields, seed=self.seed, epoch=epoch)
+        sample = Sample.of(record, fields, seed=self.seed)
         for place, stage in enumerate(lane.stages):
             sample.stage = place
             result = _call(stage, sample, record.where)
@@ -53,12 +55,12 @@ class Prepare:
                 sample = sample.with_fields(result)
         return finish(sample)
 
-    def chunk(self, records: Sequence[Record], epoch: int) -> PreparedChunk:
+    def chunk(self, records: Sequence[Record]) -> PreparedChunk:
         """Prepare records in order, up to the first failure; see :class:`PreparedChunk`."""
         outcomes: list[Outcome] = []
         for record in records:
             try:
-                outcomes.append(self.record(record, epoch))
+                outcomes.append(self.record(record))
             except OdbStreamError as error:
                 outcomes.append(error)
                 break
@@ -139,7 +141,8 @@ def finish(sample: Sample) -> PreparedSample | Drop:
                 f"{name} is of shape {value.shape}, but {shape} belongs to {len(input_ids)} input_ids, at "
                 f"{sample.where}: a stage after ExpandVisualTokens must not change the number of tokens."
             )
-    return PreparedSample(sample.ref, input_ids, labels, supervised, _images(sample, types), types, rope)
+    images = _images(sample, types)
+    return PreparedSample(sample.ref, input_ids, labels, supervised, images, types, rope, epoch=sample.epoch)
 
 
 def _images(sample: Sample, types: IntArray | None) -> tuple[PreparedImage, ...]:

@@ -92,7 +92,7 @@ def test_the_journey_tells_what_happens() -> None:
     assert record.members["json"].decode() in page
     assert f"{len(record.members['json'])} bytes" in page
 
-    sample = Sample.of(record, open_members(record), seed=0, epoch=0)
+    sample = Sample.of(record, open_members(record), seed=0)
     for stage in pipeline.stages:
         sample = stage(sample)
     assert sample["text"].replace("\n", "\\n") in page

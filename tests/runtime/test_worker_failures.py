@@ -23,9 +23,9 @@ def prepare(*stages: Stage) -> Prepare:
 def failure_of(pool: WorkerPool) -> str:
     """The message of the pool's end, which every later call repeats."""
     with pytest.raises(WorkerError) as caught:
-        pool.submit(worker_stages.records(2), 0).result(DEADLINE)
+        pool.submit(worker_stages.records(2)).result(DEADLINE)
     with pytest.raises(WorkerError) as again:
-        pool.submit(worker_stages.records(2), 0)
+        pool.submit(worker_stages.records(2))
     assert str(caught.value) == str(again.value)
     return str(caught.value)
 
@@ -33,7 +33,7 @@ def failure_of(pool: WorkerPool) -> str:
 def test_killed_worker_is_named_with_its_work(tmp_path: Path) -> None:
     holding = tmp_path / "pid"
     with WorkerPool(prepare(worker_stages.Hold(holding)), 2) as pool:
-        futures = [pool.submit(worker_stages.records(4, start=9), 0) for _ in range(4)]
+        futures = [pool.submit(worker_stages.records(4, start=9)) for _ in range(4)]
         eventually(holding.exists)
         os.kill(int(holding.read_text()), signal.SIGKILL)
         for future in futures:
@@ -47,12 +47,12 @@ def test_idle_worker_killed(tmp_path: Path) -> None:
     before = set(multiprocessing.active_children())
     with WorkerPool(prepare(), 2) as pool:
         for _ in range(2):
-            pool.submit(worker_stages.records(1), 0).result(DEADLINE)
+            pool.submit(worker_stages.records(1)).result(DEADLINE)
         (one, other) = set(multiprocessing.active_children()) - before
         os.kill(one.pid or 0, signal.SIGKILL)
         eventually(lambda: other.exitcode is not None)
         with pytest.raises(WorkerError, match="SIGKILL"):
-            pool.submit(worker_stages.records(1), 0)
+            pool.submit(worker_stages.records(1))
 
 
 def test_stage_that_exits() -> None:

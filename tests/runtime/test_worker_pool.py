@@ -35,7 +35,7 @@ def run(workers: int, *stages: Stage, chunk: int = 7, count: int = 40) -> list[o
     everything = worker_stages.records(count)
     chunks: list[list[Record]] = [everything[i : i + chunk] for i in range(0, count, chunk)]
     with WorkerPool(prepare(*stages), workers) as pool:
-        futures = [pool.submit(records, epoch=3) for records in chunks]
+        futures = [pool.submit(records) for records in chunks]
         prepared = [future.result(DEADLINE) for future in futures]
         assert prepared[0] is pool.wait(futures[0])
     return [
@@ -62,14 +62,14 @@ def test_constructor_does_not_wait_for_the_workers() -> None:
 def test_light_stages_load_no_heavy_module_in_the_worker() -> None:
     with WorkerPool(prepare(worker_stages.heavy_modules), 1) as pool:
         records = worker_stages.records(1)
-        (sample,) = pool.submit(records, 0).result(DEADLINE).outcomes(records)
+        (sample,) = pool.submit(records).result(DEADLINE).outcomes(records)
     assert isinstance(sample, PreparedSample)
     assert sample.input_ids.tolist() == [1, 0]
 
 
 def test_failure_in_a_worker_brings_its_traceback() -> None:
     with WorkerPool(prepare(worker_stages.fail_at_30), 1) as pool:
-        failure = pool.submit(worker_stages.records(3, start=30), 0).result(DEADLINE).failure
+        failure = pool.submit(worker_stages.records(3, start=30)).result(DEADLINE).failure
     assert type(failure) is StageError
     assert "fail_at_30 raised ValueError: thirty is too much" in str(failure)
     assert "a.tar, key 'key30' (sample 30, byte offset 15360)" in str(failure)
@@ -99,7 +99,7 @@ def surroundings() -> Iterator[None]:
 def test_rounds_of_open_and_close_leave_nothing() -> None:
     for round_number in range(10):
         with WorkerPool(prepare(), 2) as pool:
-            futures = [pool.submit(worker_stages.records(3), 0) for _ in range(3)]
+            futures = [pool.submit(worker_stages.records(3)) for _ in range(3)]
             if round_number % 2:  # every other round is closed in the middle of the start
                 assert [len(future.result(DEADLINE).lengths) for future in futures] == [3, 3, 3]
 
@@ -108,7 +108,7 @@ def test_rounds_of_open_and_close_leave_nothing() -> None:
 def test_close_fails_what_is_awaited_and_may_be_repeated(tmp_path: Path) -> None:
     holding = tmp_path / "pid"
     pool = WorkerPool(prepare(worker_stages.Hold(holding)), 1)
-    futures = [pool.submit(worker_stages.records(1), 0) for _ in range(3)]
+    futures = [pool.submit(worker_stages.records(1)) for _ in range(3)]
     eventually(holding.exists)
     pool.close()
     pool.close()
@@ -117,14 +117,14 @@ def test_close_fails_what_is_awaited_and_may_be_repeated(tmp_path: Path) -> None
         with pytest.raises(WorkerError, match="closed"):
             pool.wait(future)
     with pytest.raises(WorkerError, match="closed"):
-        pool.submit(worker_stages.records(1), 0)
+        pool.submit(worker_stages.records(1))
 
 
 @pytest.mark.usefixtures("surroundings")
 def test_forgotten_pool_is_collected(tmp_path: Path) -> None:
     holding = tmp_path / "pid"
     pool = WorkerPool(prepare(worker_stages.Hold(holding)), 1)
-    future: Future[object] = pool.submit(worker_stages.records(1), 0)
+    future: Future[object] = pool.submit(worker_stages.records(1))
     eventually(holding.exists)
     del pool
     gc.collect()
@@ -133,20 +133,20 @@ def test_forgotten_pool_is_collected(tmp_path: Path) -> None:
 
 def test_forked_copy_does_not_end_the_workers() -> None:
     with WorkerPool(prepare(), 1) as pool:
-        pool.submit(worker_stages.records(1), 0).result(DEADLINE)
+        pool.submit(worker_stages.records(1)).result(DEADLINE)
         child = os.fork()
         if child == 0:
             pool.close()
             os._exit(0)
         os.waitpid(child, 0)
-        assert len(pool.submit(worker_stages.records(2), 0).result(DEADLINE).lengths) == 2
+        assert len(pool.submit(worker_stages.records(2)).result(DEADLINE).lengths) == 2
 
 
 def test_inline_pool_closes_too() -> None:
     with WorkerPool(prepare(), 0) as pool:
-        assert len(pool.wait(pool.submit(worker_stages.records(2), 0)).lengths) == 2
+        assert len(pool.wait(pool.submit(worker_stages.records(2))).lengths) == 2
     with pytest.raises(WorkerError, match="closed"):
-        pool.submit(worker_stages.records(2), 0)
+        pool.submit(worker_stages.records(2))
 
 
 @pytest.mark.parametrize("workers", [-1, 1.5, True])

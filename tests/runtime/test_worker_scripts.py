@@ -25,7 +25,7 @@ SIGINT_BIT = 1 << (signal.SIGINT - 1)
 HOLDING = """
 if __name__ == "__main__":
     with WorkerPool(Prepare((Lane(opener, (hold,)),), 0), 2) as pool:
-        futures = [pool.submit(records(1), 0) for _ in range(2)]
+        futures = [pool.submit(records(1)) for _ in range(2)]
         pool.wait(futures[0])
 """
 
@@ -85,7 +85,7 @@ if __name__ == "__main__":
                 masks = {line.split()[0]: int(line.split()[1], 16) for line in status if line.startswith("Sig")
                          and "Q" not in line}
             print(bool((masks["SigIgn:"] | masks["SigBlk:"]) & 2), flush=True)
-        futures = [pool.submit(records(1), 0) for _ in range(2)]
+        futures = [pool.submit(records(1)) for _ in range(2)]
         pool.wait(futures[0])
 """
     with script(source, tmp_path) as process:
@@ -108,7 +108,7 @@ def big(sample):
 if __name__ == "__main__":
     with WorkerPool(Prepare((Lane(opener, (big,)),), 0), 1) as pool:
         try:
-            pool.wait(pool.submit(records(1), 0))
+            pool.wait(pool.submit(records(1)))
         except OdbStreamError as error:
             print(f"{type(error).__name__}: {error}")
 """
@@ -142,7 +142,7 @@ def test_program_that_never_closes_its_pool_ends(order: str, tmp_path: Path) -> 
     source = """
 if __name__ == "__main__":
     pool = WorkerPool(Prepare((Lane(opener, (hold,)),), 0), 2)
-    pool.submit(records(1), 0)
+    pool.submit(records(1))
     sys.modules["keep"] = pool
 """
     with script(source, tmp_path, head=order + HEAD) as process:
@@ -160,7 +160,7 @@ def weigh(ballast, sample):
     return sample
 
 with WorkerPool(Prepare((Lane(opener, (functools.partial(weigh, bytes({ballast})),)),), 0), 1) as pool:
-    pool.wait(pool.submit(records(1), 0))
+    pool.wait(pool.submit(records(1)))
 """
     with script(source, tmp_path) as process:
         code, _, error = finished(process)
@@ -180,7 +180,7 @@ def run_python(arguments: list[str], source: str | None = None) -> "subprocess.C
 
 USE = """
 with WorkerPool(Prepare((Lane(opener),), 0), 1) as pool:
-    print(len(pool.wait(pool.submit(records(3), 0)).lengths))
+    print(len(pool.wait(pool.submit(records(3))).lengths))
 """
 
 

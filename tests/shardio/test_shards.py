@@ -16,6 +16,7 @@ from odb_stream.sample import START, Position, Record, SampleRef
 from odb_stream.shardio import shards as shards_module
 from odb_stream.shardio import storage
 from odb_stream.shardio.index import build_index, index_address, write_index
+from odb_stream.shardio.options import Storage
 from odb_stream.shardio.shards import ShardReading, Shards
 from odb_stream.shardio.source import Reading, Source
 
@@ -94,9 +95,9 @@ def test_going_on_reads_nothing_before_the_block(tmp_path: Path, monkeypatch: py
     opened: list[int] = []
     open_stream = storage.open_stream
 
-    def watch(address: str, offset: int = 0) -> object:
+    def watch(address: str, offset: int, options: Storage) -> object:
         opened.append(offset)
-        return open_stream(address, offset)
+        return open_stream(address, offset, options)
 
     monkeypatch.setattr(storage, "open_stream", watch)
     record = whole[50]

@@ -222,7 +222,7 @@ def wrapped(template: object = None, tokenizer: Tokenizer | None = None):
 
 def sample(**fields: object) -> Sample:
     """A sample at a place that messages must name."""
-    return Sample.of(Record(SampleRef(0, 3, 7, 1536), "00042", "shards/train-3.tar"), fields, seed=0, epoch=0)
+    return Sample.of(Record(SampleRef(0, 3, 7, 1536), "00042", "shards/train-3.tar"), fields, seed=0)
 
 
 def chat(*contents: str, system: str | None = None) -> list[dict[str, str]]:

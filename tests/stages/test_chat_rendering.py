@@ -134,7 +134,7 @@ from pathlib import Path
 from odb_stream.sample import Record, Sample, SampleRef
 folder = Path(sys.argv[1])
 fields = pickle.loads((folder / "sample").read_bytes())
-sample = Sample.of(Record(SampleRef(0, 0, 0, 0), "k", "s"), fields, seed=0, epoch=0)
+sample = Sample.of(Record(SampleRef(0, 0, 0, 0), "k", "s"), fields, seed=0)
 for name in ("ChatTemplate", "Tokenize"):
     sample = pickle.loads((folder / name).read_bytes())(sample)
 assert len(sample["input_ids"]) > 5

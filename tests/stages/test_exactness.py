@@ -47,7 +47,7 @@ def ours(family: str, messages, files) -> tuple[PreparedSample, np.ndarray | Non
     stages = (DecodeImages(), ChatTemplate(made), Tokenize(made), expand)
     fields = {"messages": messages, **members(*files)}
     record = Record(SampleRef(0, 0, 0, -1), "k", "s")
-    out = Prepare((Lane(lambda record: fields, stages),), seed=0).record(record, 0)
+    out = Prepare((Lane(lambda record: fields, stages),), seed=0).record(record)
     assert isinstance(out, PreparedSample), out
     pixels = [expand.pixels(open_image(image.data), image.grid) for image in out.images]
     return out, np.concatenate(pixels) if pixels else None

@@ -13,12 +13,12 @@ from odb_stream.errors import ConfigError, StageError
 from odb_stream.sample import IGNORED_LABEL, Drop, PreparedSample, Record, Sample, SampleRef
 from odb_stream.stages.prepare import Lane, Prepare, stage_name
 
-RECORD = Record(SampleRef(0, 2, 5, 1024), "cat", "train-2.tar", {"txt": b"miaow"})
+RECORD = Record(SampleRef(0, 2, 5, 1024), "cat", "train-2.tar", {"txt": b"miaow"}, epoch=3)
 PLACE = "train-2.tar, key 'cat' (sample 5, byte offset 1024)"
 
 
 def run(*stages: Callable[[Sample], Any], **fields: Any) -> PreparedSample | Drop:
-    return Prepare((Lane(lambda record: fields, stages),), seed=17).record(RECORD, epoch=3)
+    return Prepare((Lane(lambda record: fields, stages),), seed=17).record(RECORD)
 
 
 def prepared(*stages: Callable[[Sample], Any], **fields: Any) -> PreparedSample:
@@ -47,7 +47,7 @@ def test_stages_run_in_order_and_labels_default_to_the_ids() -> None:
 
 def test_the_source_selects_the_lane() -> None:
     lanes = (Lane(lambda record: {"input_ids": [1, 1]}), Lane(lambda record: {"input_ids": [2, 2]}, (Append(3),)))
-    second = Prepare(lanes, seed=0).record(Record(SampleRef(1, 0, 0, -1), "k", "s"), 0)
+    second = Prepare(lanes, seed=0).record(Record(SampleRef(1, 0, 0, -1), "k", "s"))
     assert isinstance(second, PreparedSample)
     assert second.input_ids.tolist() == [2, 2, 3]
 
@@ -77,7 +77,7 @@ def test_any_mapping_becomes_the_same_sample(kind: type) -> None:
 def test_drop_ends_the_way() -> None:
     drop = Drop("too_dull", "miaow")
     assert run(lambda sample: drop, Append(1), input_ids=[1, 2]) is drop
-    assert Prepare((Lane(lambda record: drop),), 0).record(RECORD, 0) is drop
+    assert Prepare((Lane(lambda record: drop),), 0).record(RECORD) is drop
 
 
 @pytest.mark.parametrize("result", [None, 3, ["input_ids"], "input_ids"])
@@ -89,7 +89,7 @@ def test_other_results_are_errors(result: object) -> None:
 
 def test_opener_must_give_fields() -> None:
     with pytest.raises(StageError, match="returned int, at"):
-        Prepare((Lane(lambda record: 5),), 0).record(RECORD, 0)
+        Prepare((Lane(lambda record: 5),), 0).record(RECORD)
 
 
 def test_exception_in_a_stage_names_stage_place_and_cause() -> None:

@@ -62,27 +62,27 @@ def test_outcomes_survive_the_journey(items: list[Item]) -> None:
     expected = []
     for record in records:
         try:
-            expected.append(told(prepare.record(record, 0)))
+            expected.append(told(prepare.record(record)))
         except OdbStreamError as error:
             expected.append(told(error))
             break
-    chunk = prepare.chunk(records, 0)
+    chunk = prepare.chunk(records)
     assert [told(outcome) for outcome in chunk.outcomes(records)] == expected
     assert [told(outcome) for outcome in travelled(chunk).outcomes(records)] == expected
 
 
 def test_labels_travel_only_when_they_say_something() -> None:
     prepare, records = prepare_items([{"input_ids": [1, 2]}, {"input_ids": [3, 4], "labels": [3, 4]}])
-    assert prepare.chunk(records, 0).labels is None
+    assert prepare.chunk(records).labels is None
     prepare, records = prepare_items([{"input_ids": [1, 2]}, {"input_ids": [3, 4, 5], "labels": [3, -100, 5]}])
-    labels = prepare.chunk(records, 0).labels
+    labels = prepare.chunk(records).labels
     assert labels is not None
     assert labels.tolist() == [-100, 2, -100, -100, 5]
 
 
 def test_samples_are_views_into_the_chunk() -> None:
     prepare, records = prepare_items([{"input_ids": [1, 2]}, {"input_ids": [3, 4, 5]}])
-    chunk = travelled(prepare.chunk(records, 0))
+    chunk = travelled(prepare.chunk(records))
     for outcome in chunk.outcomes(records):
         assert isinstance(outcome, PreparedSample)
         assert np.shares_memory(outcome.input_ids, chunk.input_ids)
@@ -98,7 +98,7 @@ def test_a_failure_ends_the_chunk() -> None:
         return {"input_ids": [1, 2]}
 
     _, records = prepare_items([Drop("x")] * 4)
-    chunk = Prepare((Lane(opener),), 0).chunk(records, 0)
+    chunk = Prepare((Lane(opener),), 0).chunk(records)
     assert calls == [0, 1]
     assert [type(outcome) for outcome in chunk.outcomes(records)] == [PreparedSample, StateError]
 
@@ -116,7 +116,7 @@ def test_errors_that_do_not_pickle_travel_as_text() -> None:
     odd = Odd("odd one", threading.Lock())
     odd.__cause__ = cause
     prepare, records = prepare_items([odd])
-    chunk = prepare.chunk(records, 0)
+    chunk = prepare.chunk(records)
     assert chunk.failure is odd, "in the same process the error keeps its cause"
     failure = travelled(chunk).failure
     assert type(failure) is StageError
@@ -127,7 +127,7 @@ def test_errors_that_do_not_pickle_travel_as_text() -> None:
 
 def test_other_records_are_refused() -> None:
     prepare, records = prepare_items([{"input_ids": [1, 2]}, Drop("x")])
-    chunk = prepare.chunk(records, 0)
+    chunk = prepare.chunk(records)
     for wrong in (records[:1], [*records, records[0]]):
         with pytest.raises(ValueError, match="does not belong to these"):
             list(chunk.outcomes(wrong))

@@ -185,7 +185,7 @@ def image_file(width: int = 60, height: int = 40, *, seed: int = 0) -> bytes:
 
 def sample(seed: int = 0, epoch: int = 0, index: int = 7, stage: int = 0, **fields: object) -> Sample:
     """A sample at a place that messages must name; members with dots in their names come as ``**{"0.jpg": ...}``."""
-    made = Sample.of(Record(SampleRef(0, 3, index, 1536), "00042", "train-3.tar"), fields, seed=seed, epoch=epoch)
+    made = Sample.of(Record(SampleRef(0, 3, index, 1536), "00042", "train-3.tar", epoch=epoch), fields, seed=seed)
     made.stage = stage
     return made
 

@@ -58,7 +58,7 @@ def image(size: tuple[int, int] = (60, 40), name: str = "0.png") -> PlannedImage
 def ready(stages, **members_) -> PreparedSample:
     fields = {"messages": CHAT, **members(*FILES), **members_}
     out = Prepare((Lane(lambda record: fields, tuple(stages)),), seed=17).record(
-        Record(SampleRef(0, 0, 0, -1), "k", "s"), 3
+        Record(SampleRef(0, 0, 0, -1), "k", "s", epoch=3)
     )
     assert isinstance(out, PreparedSample)
     return out

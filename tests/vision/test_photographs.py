@@ -107,7 +107,7 @@ def test_augmented_photographs_have_a_token_a_feature():
     prepare = line.prepare(seed=3)
     done = 0
     for record in line.source.reading(odb.World(), seed=3, epoch=0).records(START):
-        sample = prepare.record(record, 0)
+        sample = prepare.record(record)
         assert isinstance(sample, odb.sample.PreparedSample), record.where
         assert int(sample.token_types.sum()) == sum(image.features for image in sample.images)
         pixels = prepare.decode(0, sample.images)

@@ -49,7 +49,7 @@ def single_process_gradient(bare: torch.nn.Module, members: list[tuple[int, int]
         source = pipeline(CHATS[rank], sharded=True)
         record = source.source.reading(World(), seed=0, epoch=0).fetch(odb.SampleRef(0, 0, index, -1))
         prepare = source.prepare(0)
-        sample = prepare.record(record, 0)
+        sample = prepare.record(record)
         if sample.images:
             sample = sample._replace(pixels=prepare.decode(0, sample.images))
         batch = as_double(padded([sample], Footprint("padded", odb.Budget(4000)), 0))
