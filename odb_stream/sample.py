@@ -122,11 +122,13 @@ class Drop:
     """Returned by a stage instead of a sample: leave this one out and count it under ``reason``.
 
     ``reason`` is a short name in snake_case (it becomes a key of ``report()["dropped"]``), ``detail`` one line for the
-    log.
+    log. ``damaged`` marks a sample whose data are broken, as against one that is merely not wanted: it counts against
+    the failure budget and goes into the quarantine file.
     """
 
     reason: str
     detail: str = ""
+    damaged: bool = False
 
 
 class Op(NamedTuple):
