@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from odb_stream import stages as stages
-    from odb_stream.config import Budget, World
+    from odb_stream.config import Budget, FailureBudget, World
     from odb_stream.errors import (
         AlignmentTimeout,
         ConfigError,
@@ -26,10 +26,13 @@ if TYPE_CHECKING:
     from odb_stream.pipeline import Pipeline
     from odb_stream.sample import Drop, Sample, SampleRef, StepInfo
     from odb_stream.shardio.dataset import FromDataset
+    from odb_stream.shardio.mix import Mix
+    from odb_stream.shardio.options import Storage
     from odb_stream.shardio.shards import Shards
 
 _HOME = {
     "Budget": "config",
+    "FailureBudget": "config",
     "World": "config",
     "AlignmentTimeout": "errors",
     "ConfigError": "errors",
@@ -48,7 +51,9 @@ _HOME = {
     "SampleRef": "sample",
     "StepInfo": "sample",
     "FromDataset": "shardio.dataset",
+    "Mix": "shardio.mix",
     "Shards": "shardio.shards",
+    "Storage": "shardio.options",
 }
 
 __all__ = [
@@ -56,8 +61,10 @@ __all__ = [
     "Budget",
     "ConfigError",
     "Drop",
+    "FailureBudget",
     "FromDataset",
     "Loader",
+    "Mix",
     "OdbStreamError",
     "OversizeError",
     "PeerError",
@@ -69,6 +76,7 @@ __all__ = [
     "StageError",
     "StateError",
     "StepInfo",
+    "Storage",
     "WorkerError",
     "World",
     "pop_step",

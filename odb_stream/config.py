@@ -50,6 +50,40 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FailureBudget:
+    """How much damaged data a run bears, over all ranks: beyond it the run stops, on all ranks at the same step.
+
+    Damaged is what cannot be read as it was written: parts of a shard, files that are no image, text that is not
+    UTF-8. Samples that a stage leaves out on purpose do not count.
+
+    Args:
+        samples: damaged samples in an epoch; None for any number.
+        share: damaged samples in the records that were read so far in the epoch, of which at least
+            ``LEAST_RECORDS`` are taken; None for any share.
+    """
+
+    samples: int | None = None
+    share: float | None = 0.05
+
+    def __post_init__(self) -> None:
+        if self.samples is not None:
+            require_int("FailureBudget.samples", self.samples, minimum=0)
+        share = self.share
+        if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1):
+            raise ConfigError(f"FailureBudget.share is {share!r}, but must be a number from 0 to 1, or None")
+
+    def allowed(self, records: int) -> int | None:
+        """Damaged samples that are borne among that many records; None for any number."""
+        by_share = None if self.share is None else int(self.share * max(records, LEAST_RECORDS))
+        bounds = [bound for bound in (self.samples, by_share) if bound is not None]
+        return min(bounds, default=None)
+
+
+LEAST_RECORDS = 1000
+"""A share of damaged samples is taken of at least so many records: the first few tell little."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """All settings of a Loader, as the user gave them; see :class:`odb_stream.Loader` for their meaning."""
 
@@ -64,6 +98,7 @@ class Settings:
     rebalance: bool = True
     oversize: Oversize = "error"
     mixed_modality: MixedModality = "auto"
+    failure_budget: FailureBudget = FailureBudget()
     max_bytes: int = 512 * MEBIBYTE
     grad_accum: int = 1
     timeout: float = 600.0
@@ -74,6 +109,11 @@ class Settings:
     def __post_init__(self) -> None:
         if not isinstance(self.budget, Budget):
             raise ConfigError(f"budget must be a Budget, not {self.budget!r}: write budget=odb.Budget(tokens=16_384)")
+        if not isinstance(self.failure_budget, FailureBudget):
+            raise ConfigError(
+                f"failure_budget must be a FailureBudget, not {self.failure_budget!r}: write "
+                "failure_budget=odb.FailureBudget(share=0.01)"
+            )
         require_choice("layout", self.layout, get_args(Layout))
         require_choice("oversize", self.oversize, get_args(Oversize))
         require_choice("mixed_modality", self.mixed_modality, get_args(MixedModality))
@@ -108,6 +148,7 @@ SHARED_SETTINGS = (
     "rebalance",
     "oversize",
     "mixed_modality",
+    "failure_budget",
     "max_bytes",
     "grad_accum",
     "pad_token_id",

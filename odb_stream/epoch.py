@@ -1,7 +1,8 @@
 """One run over the data: the node graph from reading to finished batches, and the iterator that a ``for`` loop gets."""
 
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torchdata.nodes import BaseNode
@@ -9,22 +10,25 @@ from torchdata.nodes import BaseNode
 from odb_stream.batching.footprint import Footprint
 from odb_stream.batching.protocol import Program
 from odb_stream.config import Settings, World
-from odb_stream.errors import StageError, StateError
+from odb_stream.errors import OdbStreamError, StageError, StateError
 from odb_stream.metrics import Totals
 from odb_stream.nodes.accumulate import Accumulate
-from odb_stream.nodes.align import Align
+from odb_stream.nodes.align import Align, Step
 from odb_stream.nodes.collate import STEP_KEY, Batch, Collate, Finished
 from odb_stream.nodes.decoder import Decoder
 from odb_stream.nodes.drops import Drops
 from odb_stream.nodes.modality import DummyRule
-from odb_stream.nodes.pack import Pack
+from odb_stream.nodes.pack import Held, Pack, PackSnapshot
 from odb_stream.nodes.prefetch import Prefetch
 from odb_stream.nodes.prepare import Outcome, PrepareRecords
-from odb_stream.nodes.read import Read
+from odb_stream.nodes.read import CHUNK, Read
+from odb_stream.resume import Saved
 from odb_stream.runtime.channel import Channel
 from odb_stream.runtime.transport import Transport
 from odb_stream.runtime.waits import Waits
 from odb_stream.runtime.workers import WorkerPool
+from odb_stream.sample import Drop, PreparedSample, ReadingPosition
+from odb_stream.shardio.quarantine import Quarantine
 from odb_stream.shardio.source import OpenSource, Reading
 
 
@@ -39,11 +43,14 @@ class Shop:
     transport: Transport
     first_reading: Reading | None
     dummy: DummyRule | None = None
+    quarantine: Quarantine | None = None
     waits: Waits = field(default_factory=Waits)
     mine: Totals = field(default_factory=Totals)
     everyone: Totals = field(default_factory=Totals)
     logged_reasons: set[str] = field(default_factory=set)
     last_thread: threading.Thread | None = None
+    states: deque[tuple[int | None, Saved]] = field(default_factory=deque)
+    """Where one can go on: after the last steps of the running epoch, by number (None for its start), newest last."""
 
     @property
     def footprint(self) -> Footprint:
@@ -68,31 +75,63 @@ class Passes:
         self._shop = shop
         self.readings: list[Reading] = []
 
-    def open(self, number: int) -> BaseNode[Outcome]:
-        """The prepared records of a pass, in order."""
+    def open(self, number: int, position: ReadingPosition) -> BaseNode[Outcome]:
+        """The prepared records of a pass, in order, from a position on."""
         shop = self._shop
         reading = shop.reading(number)
         self.readings.append(reading)
-        read = Read(reading, shop.waits)
+        read = Read(reading, shop.waits, position)
         return PrepareRecords(read, shop.pool, workers=shop.settings.workers, waits=shop.waits)
+
+    def reread(self, held: Sequence[Held]) -> list[PreparedSample]:
+        """Samples that this rank held before a resume, read and prepared again."""
+        if not held:
+            return []
+        pool, reading = self._shop.pool, self.readings[-1]
+        records = [reading.fetch(ref, epoch) for ref, epoch in held]
+        chunks = [records[first : first + CHUNK] for first in range(0, len(records), CHUNK)]
+        samples = []
+        for chunk, future in [(chunk, pool.submit(chunk)) for chunk in chunks]:
+            for record, outcome in zip(chunk, pool.wait(future).outcomes(chunk), strict=False):
+                if isinstance(outcome, OdbStreamError):
+                    raise outcome
+                if isinstance(outcome, Drop):
+                    raise StateError(
+                        f"{record.where} was held when the state was saved, and is dropped now ({outcome.reason} "
+                        f"{outcome.detail}): go on with the same data, stages and versions"
+                    )
+                samples.append(outcome)
+        return samples
 
 
 class Stream:
     """The node graph of one program: a pass over the data, or with a quota an endless one that serves many epochs."""
 
-    def __init__(self, shop: Shop, number: int) -> None:
+    def __init__(self, shop: Shop, begin: Saved) -> None:
         settings = shop.settings
+        number = begin.stream
+        place = None if begin.step is None else begin.step.begin()
         self._shop = shop
         self._passes = Passes(shop)
         self.settled = False
         repeat = settings.closure == "quota"
         footprint = shop.footprint
-        self.drops = Drops(shop.logged_reasons)
-        self.pack = Pack(self._passes.open, settings, footprint, self.drops, first_pass=number, repeat=repeat)
+        self.drops = Drops(shop.logged_reasons, shop.quarantine)
+        if place is not None:
+            self.drops.restore(place.progress.packer)
+        self.pack = Pack(
+            self._passes.open,
+            self._passes.reread,
+            settings,
+            footprint,
+            self.drops,
+            begin=PackSnapshot.start(number) if place is None else place.round.packer,
+            repeat=repeat,
+        )
         channel: Channel[Finished] = Channel(
             most_items=settings.lookahead, most_bytes=settings.max_bytes // 2, waits=shop.waits
         )
-        self.program = Program(
+        self.program: Program[PreparedSample] = Program(
             rank=shop.world.rank,
             ranks=shop.world.size,
             packer=self.pack,
@@ -103,9 +142,21 @@ class Stream:
             rebalance=settings.rebalance,
             quota=settings.quota,
             most_bytes=settings.max_bytes,
+            failure_budget=settings.failure_budget,
+            resume=place,
         )
         decoder = Decoder(shop.pool, footprint, shop.waits, self.drops)
-        self.align = Align(self.program, shop.transport, decoder, pad_token=settings.pad_token_id, dummy=shop.dummy)
+        self.align = Align(
+            self.program,
+            shop.transport,
+            decoder,
+            pad_token=settings.pad_token_id,
+            dummy=shop.dummy,
+            epoch=begin.epoch,
+        )
+        self.align.taken = begin.taken
+        if begin.step is not None:
+            self.align.moved_in, self.align.moved_out = begin.step.moved_in, begin.step.moved_out
         self._prefetch = Prefetch(
             Collate(self.align, settings),
             channel=channel,
@@ -115,7 +166,9 @@ class Stream:
         )
         self._head: BaseNode[Finished] = self._prefetch
         if settings.grad_accum > 1:
-            self._head = Accumulate(self._prefetch, steps=settings.grad_accum, ranks=shop.world.size)
+            self._head = Accumulate(
+                self._prefetch, steps=settings.grad_accum, ranks=shop.world.size, rest=begin.accumulation
+            )
         shop.last_thread = self._prefetch.thread
         self._prefetch.start()
 
@@ -134,6 +187,7 @@ class Stream:
         if self.settled:
             return
         self.settled = True
+        self.drops.flush()
         self.add_to(self._shop.mine, self._shop.everyone)
         if ended:
             return
@@ -143,7 +197,7 @@ class Stream:
 
     def add_to(self, mine: Totals, everyone: Totals) -> None:
         """Add what this stream dropped so far."""
-        mine.add(self.pack.account())
+        mine.add(self.pack.account(), self.drops.by_source)
         everyone.add(self.program.account if self._shop.world.size > 1 else self.pack.account())
 
     def _expected(self) -> int:
@@ -156,12 +210,12 @@ class Stream:
 class Epoch(Iterator[Batch]):
     """One ``for`` loop over a stream; what ``iter(loader)`` gives. Keeps the loader, ``owner``, alive and connected."""
 
-    def __init__(self, shop: Shop, stream: Stream, number: int, owner: object) -> None:
+    def __init__(self, shop: Shop, stream: Stream, begin: Saved, owner: object) -> None:
         self._owner = owner
         self._shop = shop
         self.stream = stream
-        self._number = number
-        self._emitted_by_all = 0
+        self._number = begin.epoch
+        self._emitted_by_all = 0 if begin.step is None else begin.step.progress.samples_seen
         self._ended = False
         self._superseded = False
 
@@ -187,12 +241,22 @@ class Epoch(Iterator[Batch]):
         self._shop.mine.count(step.info)
         self._shop.everyone.count_all(step.totals)
         self._ended = step.ends_epoch
+        self._keep_state(step)
         batch[STEP_KEY] = step.info
         return batch
+
+    def _keep_state(self, step: Step) -> None:
+        shop = self._shop
+        number = self._number + step.ends_epoch
+        stream, taken = self.stream.program.epoch, self.stream.align.taken
+        saved = Saved(number, stream, shop.mine.copy(), shop.everyone.copy(), step.state, step.accumulation, taken)
+        shop.states.append((step.info.step, saved))
 
     def _finish(self) -> None:
         self._ended = True
         self.stream.settle(ended=True)
+        following, shop = self._number + 1, self._shop
+        shop.states.append((None, Saved(following, following, shop.mine.copy(), shop.everyone.copy())))
         dropped = self.stream.program.account.dropped
         if not self._emitted_by_all and dropped:
             raise StageError(

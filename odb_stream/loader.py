@@ -1,22 +1,20 @@
 """Loader: the front of a pipeline. Checks the settings on all ranks, hands out epochs and keeps the account."""
 
 import copy
-import hashlib
 import logging
 import weakref
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 import torch
-import torch.distributed as dist
 
 from odb_stream.config import (
     MEBIBYTE,
-    SHARED_SETTINGS,
     Budget,
     Closure,
+    FailureBudget,
     Layout,
     MixedModality,
     Oversize,
@@ -24,15 +22,14 @@ from odb_stream.config import (
     World,
 )
 from odb_stream.epoch import Epoch, Shop, Stream
-from odb_stream.errors import ConfigError
+from odb_stream.errors import ConfigError, StateError
+from odb_stream.meeting import agree, connect, current_world, dummy_image, leave, plan_in_words, total_samples
 from odb_stream.nodes.collate import Batch
-from odb_stream.nodes.modality import DummyImage, DummyRule
 from odb_stream.pipeline import Pipeline
-from odb_stream.runtime.gloo import Gloo
-from odb_stream.runtime.transport import Local, Transport
+from odb_stream.resume import Saved, identity_of, saved_from
 from odb_stream.runtime.workers import WorkerPool
+from odb_stream.shardio.quarantine import Quarantine
 from odb_stream.shardio.source import Segment
-from odb_stream.stages.visual import expander
 
 JOIN_SECONDS = 2.0
 """How long ``close`` lets the background thread finish what it is in the middle of."""
@@ -62,6 +59,9 @@ class Loader:
         mixed_modality: ``"auto"`` gives a rank without images, on a step where another has some, a minimal image of no
             effect, so that all enter a sharded vision encoder; ``"dummy"`` does so on every step without images, as
             DDP without ``find_unused_parameters`` needs it; ``"off"`` never does.
+        failure_budget: how much damaged data is borne, over all ranks, before the run stops.
+        quarantine: a folder, local or in an object store, where each rank lists the damaged samples it met
+            (``rank-00000.jsonl`` and so on).
         max_bytes: bound on decoded images and finished batches that wait for the training loop.
         grad_accum: steps of one optimizer update. ``loss_scale`` is over them all, ``accum_last`` marks the last.
         world: this rank's place among the data-parallel ranks; None takes it from torch.distributed.
@@ -89,6 +89,8 @@ class Loader:
         rebalance: bool = True,
         oversize: Oversize = "error",
         mixed_modality: MixedModality = "auto",
+        failure_budget: FailureBudget | None = None,
+        quarantine: str | None = None,
         max_bytes: int = 512 * MEBIBYTE,
         grad_accum: int = 1,
         world: World | None = None,
@@ -109,6 +111,7 @@ class Loader:
             rebalance=rebalance,
             oversize=oversize,
             mixed_modality=mixed_modality,
+            failure_budget=failure_budget or FailureBudget(),
             max_bytes=max_bytes,
             grad_accum=grad_accum,
             pad_token_id=pad_token_id,
@@ -124,9 +127,10 @@ class Loader:
         self._world = world or current_world()
         self._world_was_given = world is not None
         self._transport = connect(self._world, timeout)
-        self._finalizer = weakref.finalize(self, _leave, self._transport)
+        self._finalizer = weakref.finalize(self, leave, self._transport)
         self._epoch: weakref.ref[Epoch] | None = None
         self._endless: Stream | None = None
+        self._begin: Saved | None = None
         self._next_epoch = 0
         self._closed = False
         try:
@@ -134,6 +138,7 @@ class Loader:
             source = pipeline.source.open()
             first = source.reading(self._world, seed=seed, epoch=0)
             self._plan = first.plan
+            logger.info("%s", plan_in_words(self._world, first.plan, first.samples))
             self._samples = total_samples(first.samples, self._transport)
             dummy = dummy_image(pipeline, settings.mixed_modality, self._world.size)
             pool = WorkerPool(pipeline.prepare(seed), workers)
@@ -141,6 +146,10 @@ class Loader:
             self._finalizer()
             raise
         self._shop = Shop(source, settings, self._world, pool, self._transport, first, dummy)
+        self._shop.states = deque(maxlen=max(lookahead, 2 * grad_accum) + 1)
+        self._identity = identity_of(settings, self._world, source.fingerprint)
+        if quarantine is not None:
+            self._shop.quarantine = Quarantine(quarantine, self._world.rank)
 
     @property
     def samples(self) -> int | None:
@@ -162,13 +171,61 @@ class Loader:
                 "call init_process_group first, then build the Loader"
             )
         self._end_epoch()
-        stream = self._endless or Stream(self._shop, self._next_epoch)
+        begin, self._begin = self._begin or self._start(self._next_epoch), None
+        stream = self._endless or Stream(self._shop, begin)
         if self._settings.closure == "quota":
             self._endless = stream
-        epoch = Epoch(self._shop, stream, self._next_epoch, self)
-        self._next_epoch += 1
+        epoch = Epoch(self._shop, stream, begin, self)
+        self._shop.states.clear()
+        self._shop.states.append((None, begin))
+        self._next_epoch = begin.epoch + 1
         self._epoch = weakref.ref(epoch)
         return epoch
+
+    def _start(self, epoch: int) -> Saved:
+        return Saved(epoch, epoch, self._shop.mine.copy(), self._shop.everyone.copy())
+
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+        """Where this rank stands, exactly: plain data, fit for JSON; samples are referred to, never contained.
+
+        After the last step that was yielded, or after ``step``, one of the last ``max(lookahead, 2 * grad_accum)`` of
+        this epoch, for trainers that pull ahead. Between epochs it is the start of the next one. Saved by all ranks at
+        the same step and loaded on a new Loader with the same settings and data, what follows is what would have come.
+
+        Raises StateError for a step that was not yielded, or too long ago.
+        """
+        if self._begin is not None or not self._shop.states:
+            saved = self._begin or self._start(self._next_epoch)
+            known: dict[int | None, Saved] = {None: saved}
+        else:
+            known = dict(self._shop.states)
+            saved = self._shop.states[-1][1]
+        if step is not None:
+            if step not in known:
+                numbers = [number for number in known if number is not None]
+                kept = f"{min(numbers)} to {max(numbers)}" if numbers else "none yet"
+                raise StateError(f"there is no state after step {step} of this epoch; kept are those of steps: {kept}")
+            saved = known[step]
+        return saved.plain(self._identity)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state: the next ``for`` loop makes the steps that would have come after it.
+
+        Every rank loads the state that it saved at the same step. An epoch that is running ends. Nothing is read here.
+
+        Raises StateError for a state of other settings, data or ranks, or of another rank; it names what differs. That
+        ranks stand at different steps is found by the first step, on all ranks.
+        """
+        if self._closed:
+            raise ConfigError("this Loader is closed: build a new one")
+        saved = saved_from(state, self._identity)
+        self._end_epoch()
+        if self._endless is not None:
+            self._endless.close()
+            self._endless = None
+        self._begin = saved
+        self._next_epoch = saved.epoch
+        self._shop.mine, self._shop.everyone = saved.mine.copy(), saved.everyone.copy()
 
     def _running(self) -> Epoch | None:
         return self._epoch() if self._epoch is not None else None
@@ -195,6 +252,7 @@ class Loader:
         budget = self._settings.budget.tokens
         return {
             **mine.figures(ranks=1, budget=budget),
+            "sources": mine.by_source(self._shop.source.names),
             "wait_seconds": dict(self._shop.waits.seconds),
             "global": everyone.figures(ranks=self._world.size, budget=budget),
         }
@@ -221,56 +279,3 @@ class Loader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def current_world() -> World:
-    """This process's place by torch.distributed, or alone where that is not running."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return World()
-    return World(dist.get_rank(), dist.get_world_size())
-
-
-def connect(world: World, timeout: float) -> Transport:
-    """A transport between the ranks of a world. All of them must call this."""
-    if world.size == 1:
-        return Local()
-    if not (dist.is_available() and dist.is_initialized()):
-        raise ConfigError(
-            f"World.size is {world.size}, but torch.distributed is not running: call init_process_group first"
-        )
-    return Gloo(world, timeout=timeout)
-
-
-def dummy_image(pipeline: Pipeline, mode: MixedModality, ranks: int) -> DummyRule | None:
-    """The image that ranks without one are given, and when; None where there is no need."""
-    expand = expander(pipeline.stages)
-    if mode == "off" or (mode == "auto" and (ranks == 1 or expand is None)):
-        return None
-    if expand is None:
-        raise ConfigError("mixed_modality is 'dummy', but the pipeline has no ExpandVisualTokens: there are no images")
-    return DummyRule(DummyImage.of(expand), always=mode == "dummy")
-
-
-def _leave(transport: Transport) -> None:
-    transport.leave()
-    transport.close()
-
-
-def agree(settings: Settings, transport: Transport) -> None:
-    """Raise a ConfigError, on every rank, that names the first setting in which ranks differ."""
-    values = [repr(getattr(settings, name)) for name in SHARED_SETTINGS]
-    digests = [hashlib.blake2b(value.encode(), digest_size=8).digest() for value in values]
-    table = transport.gather(np.frombuffer(b"".join(digests), dtype=np.int64).copy())
-    for name, value, column in zip(SHARED_SETTINGS, values, table.T.tolist(), strict=True):
-        for rank, digest in enumerate(column):
-            if digest != column[0]:
-                raise ConfigError(
-                    f"{name} differs between rank 0 and rank {rank} (on this rank, {transport.rank}, it is {value}): "
-                    "give every rank the same settings"
-                )
-
-
-def total_samples(samples: int | None, transport: Transport) -> int | None:
-    """Samples over all ranks; None when some rank does not know its own."""
-    known = transport.gather(np.array([-1 if samples is None else samples], dtype=np.int64))[:, 0].tolist()
-    return None if -1 in known else sum(known)

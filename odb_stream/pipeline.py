@@ -6,6 +6,7 @@ from typing import Any
 
 from odb_stream.errors import ConfigError
 from odb_stream.sample import Drop, Sample
+from odb_stream.shardio.mix import Mix
 from odb_stream.shardio.source import Source
 from odb_stream.stages.prepare import Lane, Prepare
 
@@ -17,8 +18,9 @@ class Pipeline:
     """Where samples come from and what happens to each of them.
 
     Args:
-        source: a :class:`Shards` or :class:`FromDataset`.
-        stages: callables ``sample -> sample | Drop``, applied in order. With workers they must be picklable.
+        source: a :class:`Shards`, :class:`FromDataset` or :class:`Mix`.
+        stages: callables ``sample -> sample | Drop``, applied in order; after a mix, to the samples of all its sources,
+            behind the stages of each. With workers they must be picklable.
 
     Raises:
         ConfigError: the source is no source, or a stage cannot be called.
@@ -42,6 +44,20 @@ class Pipeline:
         object.__setattr__(self, "source", source)
         object.__setattr__(self, "stages", tuple(stages))
 
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """How samples are prepared: one lane for each source of a mix, or the only one."""
+        if not isinstance(self.source, Mix):
+            return (Lane(self.source.opener(), self.stages),)
+        return tuple(Lane(one.source.opener(), (*one.stages, *self.stages)) for one in self.source.pipelines)
+
+    @property
+    def all_stages(self) -> tuple[Stage, ...]:
+        """The stages of all sources: those of each source of a mix, one source after another, then the common ones."""
+        if not isinstance(self.source, Mix):
+            return self.stages
+        return (*(stage for one in self.source.pipelines for stage in one.stages), *self.stages)
+
     def prepare(self, seed: int) -> Prepare:
         """What the workers run."""
-        return Prepare((Lane(self.source.opener(), self.stages),), seed)
+        return Prepare(self.lanes, seed)

@@ -1,11 +1,13 @@
 """What flows: a Record as read, a Sample inside the stages, a PreparedSample after them; and the StepInfo of a step."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from odb_stream.errors import StateError
 
 IGNORED_LABEL = -100
 """Label of a position without loss: the ``ignore_index`` of ``torch.nn.functional.cross_entropy``."""
@@ -45,6 +47,58 @@ class Position(NamedTuple):
 START = Position(0, 0, 0, 0)
 
 
+class PartPosition(NamedTuple):
+    """Where reading stands in one source of a mix: the pass over it, the position there, and its turns so far.
+
+    ``turns`` counts the records that this source gave, anew whenever a source leaves the schedule because it ended.
+    """
+
+    pass_number: int
+    position: Position
+    turns: int
+
+
+class MixPosition(NamedTuple):
+    """Where a rank's reading of a mix stands just after a record: one part for each source, in the mix's order."""
+
+    parts: tuple[PartPosition, ...]
+
+
+ReadingPosition = Position | MixPosition
+"""A position in one source or in a mix; ``START`` is the start of either."""
+
+
+def position_state(position: ReadingPosition) -> list[Any]:
+    """A position as plain lists of integers, fit for JSON; :func:`position_from` reads it back."""
+    if isinstance(position, Position):
+        return list(position)
+    return [[part.pass_number, list(part.position), part.turns] for part in position.parts]
+
+
+def position_from(state: Sequence[Any]) -> ReadingPosition:
+    """The position that :func:`position_state` wrote. Raises StateError for anything else."""
+    try:
+        if _are_integers(state, 4):
+            return Position(*state)
+        parts = tuple(PartPosition(number, Position(*place), turns) for number, place, turns in state)
+    except (TypeError, ValueError) as error:
+        raise StateError(f"{state!r} is no reading position: give a state as it was saved") from error
+    if not parts or not all(_are_integers((part.pass_number, *part.position, part.turns), 6) for part in parts):
+        raise StateError(f"{state!r} is no reading position: give a state as it was saved")
+    return MixPosition(parts)
+
+
+def in_one_source(position: ReadingPosition, name: str) -> Position:
+    """The position, which must be one in a single source, called ``name``. Raises StateError for one in a mix."""
+    if isinstance(position, MixPosition):
+        raise StateError(f"a position in a mix of {len(position.parts)} sources was given to {name}, which is no mix")
+    return position
+
+
+def _are_integers(values: Sequence[Any], count: int) -> bool:
+    return len(values) == count and all(type(value) is int and value >= -1 for value in values)
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One undecoded sample as the source read it.
@@ -60,7 +114,7 @@ class Record:
     key: str
     shard: str
     members: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    position: Position = START
+    position: ReadingPosition = START
     epoch: int = 0
     loss: "Drop | None" = None
 
@@ -172,7 +226,7 @@ class PreparedSample(NamedTuple):
     In a vision pipeline ``token_types`` (int32, (length,)) is 1 on image tokens and ``rope`` (int32, (3, length)) holds
     the M-RoPE positions; otherwise they are None. ``pixels`` (float32, (patches, dimensions of a patch), or in a form
     with fewer bytes) are there once the images were decoded, just before the sample is emitted. ``ref`` and ``epoch``
-    are the identity of its record.
+    are the identity of its record; ``origin`` holds its shard and key where an image may yet prove broken.
     """
 
     ref: SampleRef
@@ -184,6 +238,7 @@ class PreparedSample(NamedTuple):
     rope: IntArray | None = None
     pixels: FloatArray | HeldPixels | None = None
     epoch: int = 0
+    origin: tuple[str, str] | None = None
 
     @property
     def length(self) -> int:

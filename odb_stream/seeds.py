@@ -16,6 +16,17 @@ STEP_ORDER = 3
 SAMPLE_DRAWS = 4
 DATASET_ORDER = 5
 
+MOST_PURPOSES = 256
+"""Purposes are numbered below this, so that a source's number can be counted in above it."""
+
+
+def of_source(purpose: int, source: int) -> int:
+    """A purpose's number for one source of a mix: no two sources share a stream, and the first has the plain number.
+
+    Without it, the same shards listed twice in a mix would be read in step.
+    """
+    return purpose + source * MOST_PURPOSES
+
 
 def permutation(size: int, *entropy: int) -> npt.NDArray[np.intp]:
     """A permutation of ``range(size)`` drawn from the given non-negative integers.

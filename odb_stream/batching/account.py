@@ -1,4 +1,4 @@
-"""What a rank tells the others beside its groups: what it dropped, by reason, and its largest delay. A few bytes."""
+"""What a rank tells the others beside its groups: what it read and dropped, and its largest delay. A few bytes."""
 
 import json
 from collections import Counter
@@ -13,11 +13,17 @@ REST = "other reasons"
 
 
 class Account(NamedTuple):
-    """One rank's running account, or the sum over ranks (the maximum for ``max_delay``)."""
+    """One rank's running account, or the sum over ranks (the maximum for ``max_delay``).
+
+    ``damaged`` of the dropped samples are broken data; ``received`` counts the records that arrived. These two are
+    exchanged apart, as plain integers, and :func:`encode` leaves them out.
+    """
 
     dropped: dict[str, int]
     solo: int = 0
     max_delay: int = 0
+    damaged: int = 0
+    received: int = 0
 
 
 def encode(account: Account) -> Integers:

@@ -1,7 +1,6 @@
 """What a rank's program asks of the outside, and what it needs from its packing stage."""
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -9,6 +8,7 @@ import numpy as np
 from odb_stream.batching.account import Account
 from odb_stream.batching.groups import Group, Integers
 from odb_stream.batching.ledger import StepTotals
+from odb_stream.batching.states import Place, References
 
 T = TypeVar("T")
 
@@ -26,13 +26,13 @@ ALL_HAVE_THEIRS = Gather(np.zeros(1, dtype=np.int64))
 class Exchange(NamedTuple):
     """Send groups to other ranks and receive theirs: lists by destination, numbers by origin.
 
-    Answered with the groups received, lists by origin. Only ranks that take part yield it. Stand-ins are copies: their
-    giver keeps them.
+    Answered with the groups received, lists by origin. Only ranks that take part yield it. ``copies`` are no moves:
+    stand-ins, whose giver keeps them, and what moved before a resume.
     """
 
     outgoing: dict[int, list[Group[Any]]]
     incoming: dict[int, int]
-    stand_ins: bool = False
+    copies: bool = False
 
 
 class Decode(NamedTuple):
@@ -40,42 +40,28 @@ class Decode(NamedTuple):
 
     Answered with the groups as they came out: what proved broken has left its group, and a group without a sample left
     is None; or with the exception that stopped it. ``upcoming`` is the burst after, which may be begun as well.
+    ``first`` is the number of the first step in its round: what broke in a step counts as dropped once the packing
+    stage is told that the step has passed.
     """
 
     groups: list[Group[Any] | None]
     upcoming: list[Group[Any] | None]
-
-
-@dataclass(frozen=True, slots=True)
-class RoundState:
-    """Where a rank stood when a round began: what a resume needs to plan the round again.
-
-    ``active`` counts ranks with data as of the gather before, ``surplus`` are groups planned and not yet emitted, and
-    ``packer`` is the packing stage's own snapshot.
-    """
-
-    round: int
-    active: int
-    steps: int
-    samples_seen: int
-    surplus: tuple[Group[Any], ...]
-    packer: Any
+    first: int
 
 
 class Deliver(NamedTuple):
     """Hand one step to the training loop; the answer is ignored.
 
     ``group`` is None where this rank idles; ``stand_in`` is then a group of one sample to make an idle batch of (None
-    when no rank ever had one). ``ends_epoch`` marks the step at which a quota is reached. ``state`` and ``place`` (the
-    number of the step in its round) say where the run stands.
+    when no rank ever had one). ``ends_epoch`` marks the step at which a quota is reached. ``state`` says where the run
+    stands after the step.
     """
 
     group: Group[Any] | None
     stand_in: Group[Any] | None
     totals: StepTotals
     ends_epoch: bool
-    state: RoundState
-    place: int
+    state: Place
 
 
 Event = Gather | Exchange | Decode | Deliver
@@ -98,5 +84,17 @@ class Packer(Protocol[T]):
     def next_group(self) -> Group[T] | None:
         """The next group, or None when there is none. Raises whatever the stream raised."""
 
+    def passed(self, step: int) -> None:
+        """Told when the steps of the round up to this one have passed: what broke in them is dropped now."""
+
     def snapshot(self) -> Any:
-        """Where the stage stands, immutable and small: references, never payloads."""
+        """Where planning stands, immutable and small: references, never payloads."""
+
+    def progress(self) -> Any:
+        """What was dropped so far, as an immutable value."""
+
+    def references(self, group: Group[T]) -> References:
+        """By what the samples of a group can be read again."""
+
+    def reread(self, groups: Sequence[References]) -> list[Group[T]]:
+        """The groups again. Raises whatever reading raises."""

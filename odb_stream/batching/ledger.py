@@ -23,9 +23,9 @@ class StepTotals:
 class Ledger:
     """Numbers the steps of one epoch and keeps its running totals; the same on every rank."""
 
-    def __init__(self) -> None:
-        self.steps = 0
-        self.samples_seen = 0
+    def __init__(self, steps: int = 0, samples_seen: int = 0) -> None:
+        self.steps = steps
+        self.samples_seen = samples_seen
 
     def enter(self, counts: Integers) -> StepTotals:
         """Enter the next step: counts of shape (ranks, fields), zeros where a rank idles."""

@@ -16,16 +16,19 @@ from odb_stream.batching.protocol import Program
 from odb_stream.errors import PeerError
 
 Groups = list[Group[Any] | None]
-Decoding = Callable[[int, Groups], Groups | Exception]
+Decoding = Callable[[int, Groups, int], Groups | Exception]
 
 
 class Lockstep:
     """All ranks' programs, driven together. ``errors`` holds what a rank's program raised, by rank.
 
-    ``decode`` plays the decoding of a rank's burst of groups; by default every image is sound.
+    ``decode(rank, groups, first)`` plays the decoding of a rank's burst, which begins at step ``first`` of its round;
+    by default every image is sound.
     """
 
-    def __init__(self, programs: Sequence[Program[Any]], decode: Decoding = lambda _, groups: groups) -> None:
+    def __init__(
+        self, programs: Sequence[Program[Any]], decode: Decoding = lambda _rank, groups, _first: groups
+    ) -> None:
         self._decode = decode
         self.programs = programs
         self._runs: list[Generator[Event, Any, None]] = [program.run() for program in programs]
@@ -82,7 +85,7 @@ class Lockstep:
             for rank, event in enumerate(self._events):
                 if isinstance(event, Decode):
                     progress = True
-                    self._advance(rank, self._decode(rank, event.groups))
+                    self._advance(rank, self._decode(rank, event.groups, event.first))
                 if not isinstance(event, Exchange):
                     continue
                 if rank not in posted:

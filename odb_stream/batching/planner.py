@@ -35,6 +35,18 @@ class Planner:
         self._limit = ramp(self._most_samples, FIRST_WINDOW, number)
         self.lookahead = ramp(self._most_groups, FIRST_LOOKAHEAD, number)
 
+    @property
+    def source_ended(self) -> bool:
+        """Whether the stream has given its last sample."""
+        return self._source_ended
+
+    def restore(self, held: list[tuple[int, Size]], waits: list[int], *, source_ended: bool) -> None:
+        """Begin with these samples in the window, oldest first; see :meth:`Window.restore`."""
+        for ticket, size in held:
+            self.window.admit(ticket, size)
+        self.window.restore(waits)
+        self._source_ended = source_ended
+
     def form_group(self) -> list[int] | None:
         """The next group as tickets in arrival order, or None when there is none.
 

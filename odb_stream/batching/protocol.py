@@ -4,6 +4,8 @@
 job or a loop over all ranks in a simulation. All ranks yield the same gathers and deliveries in the same order,
 whatever their data: that is what rules out a deadlock. One round::
 
+    Gather where this run begins -> (after a resume: what is left of a round)
+
     plan groups -> Gather heads -> (end; or failure: Gather messages -> PeerError)
                 -> Gather counts -> (last round, uneven: Gather sizes, split) -> deal
                 -> (Exchange what moves, Gather a zero)
@@ -23,42 +25,35 @@ import numpy as np
 
 from odb_stream.batching.account import Account, encode, total
 from odb_stream.batching.alignment import IDLE, Deal, deal_round
-from odb_stream.batching.bursts import BURST_SHARE, burst_spans
-from odb_stream.batching.events import (
-    ALL_HAVE_THEIRS,
-    Decode,
-    Deliver,
-    Event,
-    Exchange,
-    Gather,
-    Packer,
-    RoundState,
-    Run,
-)
+from odb_stream.batching.bursts import BURST_SHARE, burst_ends
+from odb_stream.batching.delivery import Delivery, Stop
+from odb_stream.batching.events import ALL_HAVE_THEIRS, Event, Exchange, Gather, Packer, Run
 from odb_stream.batching.footprint import Footprint, Size
 from odb_stream.batching.groups import IMAGES, PADDED, SAMPLES, Counts, Group, Integers, table
 from odb_stream.batching.heads import (
     CLOSING,
+    DAMAGED,
     EXHAUSTED,
     FAILED,
     HEAD_FIELDS,
+    RECEIVED,
+    check_beginnings,
+    check_damage,
     check_in_step,
+    check_yield,
+    pack_beginning,
     pack_cause,
     pack_head,
     stop_error,
 )
-from odb_stream.batching.ledger import Ledger
 from odb_stream.batching.splitting import missing_groups, replaced, split_candidates, split_counts, split_groups
-from odb_stream.batching.stand_ins import StandIns
-from odb_stream.errors import ConfigError
+from odb_stream.batching.states import Place, References, RoundState, Sent
+from odb_stream.config import FailureBudget
 
 T = TypeVar("T")
 
 DRAIN_DEPTH = 8
 """Steps' worth of groups that the active ranks plan together in a round of the drain."""
-
-MOST_DRY_ROUNDS = 32
-"""Rounds without a step after which a run with a quota is given up."""
 
 
 @dataclass
@@ -67,7 +62,8 @@ class Program(Generic[T]):
 
     ``closing`` tells whether this rank's training loop has left. ``quota`` ends an epoch at the first step at which all
     ranks together emitted that many samples; the stream must then be endless. ``most_bytes`` bounds what a rank plans
-    ahead in a drain. ``account`` is over all ranks, as of the last gather of heads.
+    ahead in a drain. ``resume`` is where to go on; the packer must stand there. ``account`` is over all ranks, as of
+    the last gather of heads.
     """
 
     rank: int
@@ -80,75 +76,92 @@ class Program(Generic[T]):
     rebalance: bool = True
     quota: int | None = None
     most_bytes: int = 512 * 1024 * 1024
+    failure_budget: FailureBudget = field(default_factory=lambda: FailureBudget(share=None))
+    resume: Place | None = None
     round: int = 0
-    ledger: Ledger = field(default_factory=Ledger)
 
     def __post_init__(self) -> None:
         self._accounts = np.tile(encode(Account({})), (self.ranks, 1))
+        self._received = self._damaged = 0
         self._surplus: list[Group[T]] = []
+        self._to_regain: list[References] = []
         self._active = self.ranks
-        self._delivered = 0
         self._dry_rounds = 0
-        self._stand_ins: StandIns[T] = StandIns(self.ranks, self.footprint)
-        self._state = self._snapshot()
+        self._delivery = Delivery(
+            rank=self.rank,
+            ranks=self.ranks,
+            packer=self.packer,
+            footprint=self.footprint,
+            quota=self.quota,
+            status=self._status,
+            check_damage=self._check_damage,
+        )
 
     @property
     def account(self) -> Account:
-        """What all ranks dropped so far, by reason, and the longest that a sample waited."""
-        return total(self._accounts)
+        """What all ranks read and dropped so far, and the longest that a sample waited."""
+        return total(self._accounts)._replace(damaged=self._damaged, received=self._received)
 
     def run(self) -> Run:
         """The whole run. Raises PeerError where a rank failed or left; the steps delivered until then stand."""
+        beginning = yield Gather(pack_beginning(self.epoch, self.resume))
+        check_beginnings(beginning, self.rank)
+        if self.resume is not None:
+            self.round = self.resume.round.round
+            self._note_heads((yield Gather(self._head(0, None))))
+            self._to_regain = list(self.resume.round.surplus)
+            stop = yield from self._delivery.rest(self.resume)
+            if stop is not None:
+                yield from self._stop(stop)
+            if stop is not None or self._next_round(self.resume.round):
+                return
         while True:
-            self._state = self._snapshot()
             planned, failure = self._plan()
             heads = yield Gather(self._head(len(planned), failure))
             check_in_step(heads, self.rank, self.epoch, self.round)
-            self._accounts = heads[:, HEAD_FIELDS:]
+            self._note_heads(heads)
             status = heads[:, 0]
             counts: list[int] = heads[:, 1].tolist()
             exhausted: list[bool] = (status & EXHAUSTED != 0).tolist()
+            stopped = (status & (FAILED | CLOSING)).any()
+            if not stopped:
+                self._check_damage(self._damaged)
             if not any(counts) and all(exhausted):
                 return
-            if (status & (FAILED | CLOSING)).any():
-                yield from self._stop(status, failure)
+            if stopped:
+                yield from self._stop(Stop(status, failure))
                 return
-            stopped = yield from self._round(planned, counts, exhausted)
-            self.round += 1
-            self._check_yield()
-            if stopped or all(exhausted):
+            state, stop = yield from self._round(planned, counts, exhausted)
+            if stop is not None:
+                yield from self._stop(stop)
                 return
-            self._active = exhausted.count(False)
+            if self._next_round(state):
+                return
 
-    def _snapshot(self) -> RoundState:
-        return RoundState(
-            round=self.round,
-            active=self._active,
-            steps=self.ledger.steps,
-            samples_seen=self.ledger.samples_seen,
-            surplus=tuple(self._surplus),
-            packer=self.packer.snapshot(),
-        )
+    def _note_heads(self, heads: Integers) -> None:
+        self._accounts = heads[:, HEAD_FIELDS:]
+        self._damaged, self._received = heads[:, [DAMAGED, RECEIVED]].sum(axis=0).tolist()
 
-    def _check_yield(self) -> None:
-        """With a quota, raise on all ranks alike when round after round emits nothing: the run would never end."""
-        self._dry_rounds = 0 if self._delivered else self._dry_rounds + 1
-        self._delivered = 0
-        if self.quota is not None and self._dry_rounds == MOST_DRY_ROUNDS:
-            raise ConfigError(
-                f"closure is 'quota', but {MOST_DRY_ROUNDS} rounds in a row emitted no sample on any rank (dropped so "
-                f"far: {self.account.dropped}): their images are broken, the log tells of the first"
-            )
+    def _next_round(self, state: RoundState) -> bool:
+        """Go over to the round after this one; True where none follows."""
+        self.round = state.round + 1
+        self._active = state.active
+        self._dry_rounds = 0 if self._delivery.delivered else state.dry_rounds + 1
+        self._delivery.delivered = 0
+        if self.quota is not None:
+            check_yield(self._dry_rounds, self.account.dropped)
+        return state.last
 
     def _plan(self) -> tuple[list[Group[T]], Exception | None]:
         """This round's groups, those left over from the round before first; or what the stream raised."""
-        planned, self._surplus = self._surplus, []
-        lookahead = target = self.packer.begin_round(self.round)
-        if self._active < self.ranks and self.rebalance:
-            target = max(lookahead, -(-DRAIN_DEPTH * self.ranks // self._active))
-        least = min(target, max(lookahead, self.ranks))
-        held = sum(group.counts.bytes for group in planned)
         try:
+            planned, self._surplus = self._surplus + self.packer.reread(self._to_regain), []
+            self._to_regain = []
+            lookahead = target = self.packer.begin_round(self.round)
+            if self._active < self.ranks and self.rebalance:
+                target = max(lookahead, -(-DRAIN_DEPTH * self.ranks // self._active))
+            least = min(target, max(lookahead, self.ranks))
+            held = sum(group.counts.bytes for group in planned)
             while len(planned) < target and (held <= self.most_bytes or len(planned) < least):
                 group = self.packer.next_group()
                 if group is None:
@@ -166,21 +179,26 @@ class Program(Generic[T]):
     def _status(self, failure: Exception | None) -> int:
         return (CLOSING if self.closing() else 0) | (FAILED if failure is not None else 0)
 
-    def _stop(self, status: Integers, failure: Exception | None) -> Run:
+    def _check_damage(self, damaged: int) -> None:
+        check_damage(self.failure_budget, damaged, self._received, self._where())
+
+    def _where(self) -> str:
+        steps = self._delivery.ledger.steps
+        return f"epoch {self.epoch}, " + (f"after step {steps - 1}" if steps else "before the first step")
+
+    def _stop(self, stop: Stop) -> Run:
         """Tell one another why the run ends, and raise it; a rank that left by itself just ends."""
-        messages = yield Gather(pack_cause(failure))
-        if status[self.rank] & CLOSING:
+        messages = yield Gather(pack_cause(stop.failure))
+        if stop.status[self.rank] & CLOSING:
             return
-        if failure is not None and self.ranks == 1:
-            raise failure
-        steps = self.ledger.steps
-        place = f"epoch {self.epoch}, " + (f"after step {steps - 1}" if steps else "before the first step")
-        raise stop_error(status, messages, place) from failure
+        if stop.failure is not None and self.ranks == 1:
+            raise stop.failure
+        raise stop_error(stop.status, messages, self._where()) from stop.failure
 
     def _round(
         self, planned: list[Group[T]], numbers: list[int], exhausted: list[bool]
-    ) -> Generator[Event, Any, bool]:
-        """Agree on the deal, move what moves, deliver the steps; True when the run ended in it."""
+    ) -> Generator[Event, Any, tuple[RoundState, Stop | None]]:
+        """Agree on the deal, move what moves, deliver the steps."""
         counts_here = table([group.counts for group in planned], max(numbers), len(Counts._fields))
         tables = yield from self._gather_tables(counts_here)
         known: list[Integers] = [rows[:number] for rows, number in zip(tables, numbers, strict=True)]
@@ -194,7 +212,37 @@ class Program(Generic[T]):
         named = set(deal.place[deal.owner == self.rank].tolist())
         self._surplus = [group for place, group in enumerate(planned) if place not in named]
         mine = self._my_groups(planned, deal, received)
-        return (yield from self._deliver_bursts(mine, deal.counts(known)))
+        counts = deal.counts(known)
+        state = self._state(planned, deal, mine, counts, exhausted)
+        stop = yield from self._delivery.round(state, mine, counts, deal.owner == np.arange(self.ranks))
+        return state, stop
+
+    def _state(
+        self,
+        planned: list[Group[T]],
+        deal: Deal,
+        mine: list[Group[T] | None],
+        counts: Integers,
+        exhausted: list[bool],
+    ) -> RoundState:
+        references = self.packer.references
+        return RoundState(
+            round=self.round,
+            active=exhausted.count(False),
+            last=all(exhausted),
+            dry_rounds=self._dry_rounds,
+            images=bool(counts[..., IMAGES].any()),
+            bursts=burst_ends(counts, self.most_bytes // BURST_SHARE),
+            mine=tuple(None if group is None else references(group) for group in mine),
+            origins=tuple(deal.owner[:, self.rank].tolist()),
+            sent=tuple(
+                Sent(step, destination, references(planned[place]))
+                for step, (owner, place, destination) in deal.moves_by_step()
+                if owner == self.rank
+            ),
+            surplus=tuple(map(references, self._surplus)),
+            packer=self.packer.snapshot(),
+        )
 
     def _split(
         self, planned: list[Group[T]], known: list[Integers]
@@ -238,59 +286,6 @@ class Program(Generic[T]):
             else:
                 mine.append(planned[place] if owner == self.rank else received[owner].popleft())
         return mine
-
-    def _deliver_bursts(self, mine: list[Group[T] | None], counts: Integers) -> Generator[Event, Any, bool]:
-        """Deliver the steps of a round in bursts, images decoded; True when a rank failed or left meanwhile."""
-        bursts = burst_spans(counts, self.most_bytes // BURST_SHARE)
-        for number, span in enumerate(bursts):
-            groups, exact = mine[span], counts[span]
-            if exact[..., IMAGES].any():
-                upcoming = mine[bursts[number + 1]] if number + 1 < len(bursts) else []
-                decoded = yield Decode(groups, upcoming)
-                failure = decoded if isinstance(decoded, Exception) else None
-                groups = [None] * len(groups) if failure is not None else decoded
-                status, exact = yield from self._exact_counts(groups, failure)
-                if (status & (FAILED | CLOSING)).any():
-                    yield from self._stop(status, failure)
-                    return True
-            self._stand_ins.note(groups, exact)
-            yield from self._share_stand_ins(exact)
-            yield from self._deliver(groups, exact, span.start)
-        return False
-
-    def _exact_counts(
-        self, groups: list[Group[T] | None], failure: Exception | None
-    ) -> Generator[Event, Any, tuple[Integers, Integers]]:
-        """All ranks' status, and their counts of a decoded burst, of shape (steps, ranks, fields)."""
-        fields = len(Counts._fields)
-        own = table([group.counts if group is not None else Counts() for group in groups], len(groups), fields)
-        status = np.array([self._status(failure)], dtype=np.int64)
-        reply = yield Gather(np.concatenate([status, own.ravel()]))
-        return reply[:, 0], reply[:, 1:].reshape(self.ranks, len(groups), fields).transpose(1, 0, 2)
-
-    def _share_stand_ins(self, counts: Integers) -> Run:
-        """Give every rank that idles a sample to make an idle batch of, if any rank has one."""
-        giver, needy = self._stand_ins.gifts(counts)
-        if self.rank == giver and needy and self._stand_ins.mine is not None:
-            yield Exchange({rank: [self._stand_ins.mine] for rank in needy}, {}, stand_ins=True)
-        elif self.rank in needy:
-            received = yield Exchange({}, {giver: 1}, stand_ins=True)
-            self._stand_ins.accept(received[giver])
-        if needy:
-            yield ALL_HAVE_THEIRS
-
-    def _deliver(self, mine: list[Group[T] | None], counts: Integers, first: int) -> Run:
-        """The steps of a burst, with totals over all ranks; a step on which no rank emits is skipped by all."""
-        for place, (group, of_ranks) in enumerate(zip(mine, counts, strict=True), start=first):
-            if not of_ranks[:, SAMPLES].any():
-                continue
-            self._delivered += 1
-            totals = self.ledger.enter(of_ranks)
-            ends = self.quota is not None and totals.samples_seen >= self.quota
-            stand_in = None if group is not None else self._stand_ins.mine
-            yield Deliver(group, stand_in, totals, ends, self._state, place)
-            if ends:
-                self.ledger = Ledger()
 
     def _gather_tables(self, mine: Integers) -> Generator[Event, Any, Integers]:
         """Gather one table of integers of the same shape from every rank: (ranks, rows, columns)."""

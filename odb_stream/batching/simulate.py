@@ -125,8 +125,22 @@ class LengthPacker:
         """Nothing is dropped here."""
         return Account({}, 0, self.planner.window.max_delay)
 
+    def passed(self, step: int) -> None:
+        """Nothing breaks here."""
+
     def snapshot(self) -> None:
         """Nothing: a simulation is not resumed."""
+
+    def progress(self) -> None:
+        """Nothing, as above."""
+
+    def references(self, group: Group[int]) -> tuple[int, ...]:
+        """The samples' places in the array."""
+        return group.samples
+
+    def reread(self, groups: Sequence[tuple[int, ...]]) -> list[Group[int]]:
+        """The groups of these samples."""
+        return [Group.of(one, tuple(self._sizes[place] for place in one), self._footprint) for one in groups]
 
 
 def anchored(

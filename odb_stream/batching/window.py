@@ -60,6 +60,16 @@ class Window:
         if not self._footprint.oversize(size):
             insort(self._by_length, (size.length, ticket))
 
+    def waits(self) -> list[int]:
+        """How many groups were formed since each sample entered, oldest first."""
+        return [self._groups_formed - entered for entered in self._entered.values()]
+
+    def restore(self, waits: list[int]) -> None:
+        """Set how long the samples that were just admitted anew have waited, as :meth:`waits` told."""
+        self._entered = {
+            ticket: self._groups_formed - wait for ticket, wait in zip(self._entered, waits, strict=True)
+        }
+
     def form_group(self) -> list[int]:
         """Take one group out: tickets in arrival order, the anchor first.
 

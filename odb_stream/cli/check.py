@@ -8,10 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from odb_stream.cli.output import print_json, print_table, progress
+from odb_stream.cli.stores import Anonymous, Endpoint, storage_options
 from odb_stream.errors import ShardError
 
 if TYPE_CHECKING:
     from odb_stream.shardio.integrity import ShardReport
+    from odb_stream.shardio.options import Storage
 
 EXAMPLE = "odb-stream check 'shards/chat-*.tar' --json"
 
@@ -21,13 +23,15 @@ PROBLEMS_FOUND = 1
 
 def check(
     urls: Annotated[list[str], typer.Argument(metavar="URLS...", help="Shards: addresses, brace ranges or globs.")],
+    endpoint: Endpoint = None,
+    anonymous: Anonymous = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Check shards: counts, cut ends, repeated keys, json and txt members, and the index where there is one.
 
     All shards are read, whatever is found. Exits with 0 when all are sound and with 1 when one has a problem.
     """
-    reports = checked(urls)
+    reports = checked(urls, storage_options(endpoint, anonymous=anonymous))
     problems = sum(len(report.problems) for report in reports)
     samples = sum(report.samples for report in reports)
     if as_json:
@@ -39,7 +43,7 @@ def check(
         raise typer.Exit(PROBLEMS_FOUND)
 
 
-def checked(urls: list[str]) -> list["ShardReport"]:
+def checked(urls: list[str], options: "Storage") -> list["ShardReport"]:
     """A report on each shard, and one on each address that names no shard."""
     from odb_stream.shardio import storage
     from odb_stream.shardio.integrity import ShardReport, check_shard
@@ -48,13 +52,13 @@ def checked(urls: list[str]) -> list["ShardReport"]:
     found: list[str] = []
     for pattern in storage.patterns(urls):
         try:
-            found.extend(storage.expand(pattern))
+            found.extend(storage.expand(pattern, options))
         except ShardError as error:
             reports.append(ShardReport(storage.log_name(pattern), 0, 0, 0, "missing", (str(error),)))
-    addresses = storage.expand(found) if found else ()
+    addresses = storage.expand(found, options) if found else ()
     with progress("checking", total=len(addresses)) as advance:
         for address in addresses:
-            reports.append(check_shard(address))
+            reports.append(check_shard(address, options))
             advance(1)
     return reports
 

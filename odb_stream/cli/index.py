@@ -6,15 +6,17 @@ import typer
 from rich.table import Table
 
 from odb_stream.cli.output import print_json, print_table, progress
+from odb_stream.cli.stores import Endpoint, storage_options
 
 EXAMPLE = "odb-stream index 'shards/chat-{000000..000003}.tar'"
 
 
 def index(
     urls: Annotated[list[str], typer.Argument(metavar="URLS...", help="Shards: addresses, brace ranges or globs.")],
+    endpoint: Endpoint = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Index shards: SHARD.tar.idx.json beside each.
+    """Index shards: SHARD.tar.idx.json beside each, in a folder or a bucket.
 
     With an index beside every shard the number of samples is known and ranks share the samples equally. A damaged
     shard is an error, and gets no index.
@@ -22,13 +24,17 @@ def index(
     from odb_stream.shardio import storage
     from odb_stream.shardio.index import build_index, write_index
 
-    addresses = storage.expand(urls)
+    options = storage_options(endpoint)
+    addresses = storage.expand(urls, options)
+    for address in addresses:
+        storage.require_writable(address, options)
     written = []
     samples = 0
     with progress("indexing", total=len(addresses)) as advance:
         for address in addresses:
-            found = build_index(address)
-            written.append({"address": address, "index": write_index(address, found), "samples": found.samples})
+            found = build_index(address, options)
+            index_file = write_index(address, found, options)
+            written.append({"address": address, "index": index_file, "samples": found.samples})
             samples += found.samples
             advance(1)
     if as_json:

@@ -132,7 +132,7 @@ def _train(
     from odb_stream.nodes.collate import pop_step
     from odb_stream.stages.visual import expander
 
-    expand = expander(pipeline.stages)
+    expand = expander(pipeline.all_stages)
     losses: list[float] = []
     trainer: TinyTrainer | None = None
     for batch in batches:
@@ -149,5 +149,5 @@ def vocabulary(pipeline: "Pipeline", batch: "Batch") -> int:
     """Token ids that the model must know: those of the pipeline's tokenizer, else twice as many as the first batch."""
     from odb_stream.stages import Tokenize
 
-    sizes = [stage.vocab_size for stage in pipeline.stages if isinstance(stage, Tokenize)]
-    return sizes[-1] if sizes else 2 * (int(batch["input_ids"].max()) + 1)
+    sizes = [stage.vocab_size for stage in pipeline.all_stages if isinstance(stage, Tokenize)]
+    return max(sizes) if sizes else 2 * (int(batch["input_ids"].max()) + 1)

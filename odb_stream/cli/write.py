@@ -7,17 +7,19 @@ import typer
 from rich.table import Table
 
 from odb_stream.cli.output import Advance, print_json, print_table, progress
+from odb_stream.cli.stores import Endpoint, storage_options
 
 EXAMPLE = "odb-stream write chats.jsonl shards/ --samples-per-shard 1000 --prefix chat"
 
 
 def write(
     source: Annotated[str, typer.Argument(metavar="INPUT.jsonl", help="One JSON object a line, such as a chat.")],
-    folder: Annotated[str, typer.Argument(metavar="OUTDIR", help="Where the shards go; made if missing.")],
+    folder: Annotated[str, typer.Argument(metavar="OUTDIR", help="A folder, made if missing, or s3://BUCKET/FOLDER.")],
     samples_per_shard: Annotated[int, typer.Option(help="Samples in each shard; the last may hold fewer.")],
     prefix: Annotated[str, typer.Option(help="The shards are named PREFIX-000000.tar and so on.")] = "shard",
     index: Annotated[bool, typer.Option("--index/--no-index", help="Write an index beside each shard.")] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the shards of that prefix.")] = False,
+    endpoint: Endpoint = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Write JSON lines as sample shards.
@@ -28,19 +30,26 @@ def write(
     from odb_stream.shardio.index import build_index, write_index
     from odb_stream.shardio.writer import RawSample, jsonl_samples, write_shards
 
+    options = storage_options(endpoint)
+
     def counted(advance: Advance) -> Iterator[RawSample]:
-        for key, members in jsonl_samples(source):
+        for key, members in jsonl_samples(source, options):
             yield key, members
             advance(len(members["json"]) + 1)
 
-    with progress(f"writing {folder}", total=storage.size(source)) as advance:
+    with progress(f"writing {folder}", total=storage.size(source, options)) as advance:
         written = write_shards(
-            counted(advance), folder, samples_per_shard=samples_per_shard, prefix=prefix, overwrite=overwrite
+            counted(advance),
+            folder,
+            samples_per_shard=samples_per_shard,
+            prefix=prefix,
+            overwrite=overwrite,
+            options=options,
         )
     if index:
         with progress("indexing", total=len(written)) as advance:
             for shard in written:
-                write_index(shard.address, build_index(shard.address))
+                write_index(shard.address, build_index(shard.address, options), options)
                 advance(1)
     samples = sum(shard.samples for shard in written)
     if as_json:

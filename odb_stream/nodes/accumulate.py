@@ -7,6 +7,7 @@ from typing import Any
 from torchdata.nodes import BaseNode
 
 from odb_stream.batching.ledger import loss_scale
+from odb_stream.nodes.align import Accumulation
 from odb_stream.nodes.collate import Finished
 
 
@@ -16,11 +17,14 @@ class Accumulate(BaseNode[Finished]):
     Each then carries its place in the accumulation window and a loss scale over the whole window, the last, shorter
     one included: the sum of the scaled losses of a window is the token mean over it. Runs in the training loop's
     thread, on the consumer's side of the queue. An error inside a window comes after the steps before it, as a
-    shorter window.
+    shorter window. ``rest`` is what a resume left of a window: it is completed first.
     """
 
-    def __init__(self, source: BaseNode[Finished], *, steps: int, ranks: int) -> None:
+    def __init__(
+        self, source: BaseNode[Finished], *, steps: int, ranks: int, rest: Accumulation | None = None
+    ) -> None:
         super().__init__()
+        self._rest = rest
         self._source = source
         self._steps = steps
         self._ranks = ranks
@@ -39,7 +43,9 @@ class Accumulate(BaseNode[Finished]):
         if self._error is not None:
             raise self._error
         taken: list[Finished] = []
-        while len(taken) < self._steps and not (taken and taken[-1].step.ends_epoch):
+        first, steps, before = (0, self._steps, None) if self._rest is None else self._rest
+        self._rest = None
+        while len(taken) < steps and not (taken and taken[-1].step.ends_epoch):
             try:
                 taken.append(next(self._source))
             except Exception as error:
@@ -47,12 +53,14 @@ class Accumulate(BaseNode[Finished]):
                     raise
                 self._error = error
                 break
-        total = sum(finished.step.totals.supervised for finished in taken)
-        for place, finished in enumerate(taken):
+        total = sum(finished.step.totals.supervised for finished in taken) if before is None else before
+        last = first + len(taken) - 1
+        for place, finished in enumerate(taken, start=first):
             info = replace(
                 finished.step.info,
                 loss_scale=loss_scale(finished.step.info.supervised_tokens, total, self._ranks),
                 accum_index=place,
-                accum_last=place == len(taken) - 1,
+                accum_last=place == last,
             )
-            self._window.append(Finished(finished.batch, finished.step._replace(info=info)))
+            rest = None if place == last else Accumulation(place + 1, last - place, total)
+            self._window.append(Finished(finished.batch, finished.step._replace(info=info, accumulation=rest)))

@@ -7,14 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from torchdata.nodes import BaseNode
 
-from odb_stream.batching.events import Decode, Deliver, Exchange, Gather, RoundState
+from odb_stream.batching.events import Decode, Deliver, Exchange, Gather
 from odb_stream.batching.groups import Counts, Group, Integers
 from odb_stream.batching.ledger import StepTotals, loss_scale
 from odb_stream.batching.protocol import Program
+from odb_stream.batching.states import Place, RoundState
 from odb_stream.errors import OdbStreamError
 from odb_stream.nodes.decoder import Decoder
 from odb_stream.nodes.modality import DummyRule
 from odb_stream.nodes.moves import decode_groups, encode_groups
+from odb_stream.nodes.saved import SavedStep, plain_round
 from odb_stream.runtime.transport import Left, Transport
 from odb_stream.sample import IGNORED_LABEL, PreparedSample, SampleRef, StepInfo
 
@@ -24,16 +26,24 @@ logger = logging.getLogger(__name__)
 class Step(NamedTuple):
     """One step of this rank: its samples in batch order, and what the training loop must know of it.
 
-    ``totals`` are over all ranks. ``state`` and ``place`` (the number of the step in its round) say where the run
-    stands; ``ends_epoch`` marks the step at which a quota is reached.
+    ``totals`` are over all ranks. ``state`` says where the run stands after the step; ``ends_epoch`` marks the step at
+    which a quota is reached. ``accumulation`` is what is left of an accumulation window after it.
     """
 
     samples: tuple[PreparedSample, ...]
     info: StepInfo
     totals: StepTotals
-    state: RoundState
-    place: int
+    state: SavedStep
     ends_epoch: bool
+    accumulation: "Accumulation | None" = None
+
+
+class Accumulation(NamedTuple):
+    """The rest of an accumulation window: its next step's place, how many steps are left, supervised tokens of all."""
+
+    place: int
+    left: int
+    supervised: int
 
 
 class Align(BaseNode[Step]):
@@ -47,6 +57,7 @@ class Align(BaseNode[Step]):
         *,
         pad_token: int,
         dummy: DummyRule | None,
+        epoch: int,
     ) -> None:
         super().__init__()
         self._decoder = decoder
@@ -57,7 +68,8 @@ class Align(BaseNode[Step]):
         self._pad_token = pad_token
         self._run = program.run()
         self._answer: Any = None
-        self._epoch = program.epoch
+        self._epoch = epoch
+        self._saved_round: tuple[RoundState, dict[str, Any]] | None = None
         self._broken = False
         self.moved_in = 0
         """Samples that came from other ranks."""
@@ -92,7 +104,7 @@ class Align(BaseNode[Step]):
 
     def _answered(self, event: Gather | Exchange | Decode) -> Any:
         if isinstance(event, Decode):
-            return self._decoder.decode(event.groups, event.upcoming)
+            return self._decoder.decode(event.groups, event.upcoming, first=event.first)
         self._broken = True
         answer = self._gathered(event) if isinstance(event, Gather) else self._exchanged(event)
         self._broken = False
@@ -105,7 +117,7 @@ class Align(BaseNode[Step]):
         outgoing = {rank: encode_groups(groups) for rank, groups in exchange.outgoing.items()}
         data = self._transport.exchange(outgoing, exchange.incoming)
         received = {rank: decode_groups(groups, self._footprint) for rank, groups in data.items()}
-        if not exchange.stand_ins:
+        if not exchange.copies:
             self.moved_out += _samples_in(exchange.outgoing)
             self.moved_in += _samples_in(received)
         return received
@@ -138,7 +150,13 @@ class Align(BaseNode[Step]):
         )
         if deliver.ends_epoch:
             self._epoch += 1
-        return Step(samples, info, totals, deliver.state, deliver.place, deliver.ends_epoch)
+        return Step(samples, info, totals, self._saved(deliver.state), deliver.ends_epoch)
+
+    def _saved(self, place: Place) -> SavedStep:
+        """Where the run stands as plain data; the round's part is made once."""
+        if self._saved_round is None or self._saved_round[0] is not place.round:
+            self._saved_round = (place.round, plain_round(place.round))
+        return SavedStep(self._saved_round[1], place.progress, self.moved_in, self.moved_out)
 
     def _needs_dummy(self, samples: tuple[PreparedSample, ...], totals: StepTotals) -> bool:
         if self._dummy is None or any(sample.images for sample in samples):

@@ -8,7 +8,7 @@ from odb_stream.errors import OdbStreamError
 from odb_stream.nodes.drops import Drops
 from odb_stream.runtime.waits import Waits
 from odb_stream.runtime.workers import WorkerPool
-from odb_stream.sample import Drop, PreparedSample, SampleRef
+from odb_stream.sample import Drop, PreparedSample, Record, SampleRef
 from odb_stream.stages.realize import Decoded
 
 Groups = list[Group[PreparedSample] | None]
@@ -17,7 +17,7 @@ Groups = list[Group[PreparedSample] | None]
 class Decoder:
     """Decodes bursts of groups, and begins the next burst while one is waited for.
 
-    Samples with a broken image are counted where they were to be emitted.
+    Samples with a broken image are counted where they were to be emitted, once their step has passed.
     """
 
     def __init__(self, pool: WorkerPool, footprint: Footprint, waits: Waits, drops: Drops) -> None:
@@ -27,12 +27,15 @@ class Decoder:
         self._drops = drops
         self._begun: dict[tuple[SampleRef, int], Future[Decoded | OdbStreamError]] = {}
 
-    def decode(self, groups: Groups, upcoming: Groups) -> Groups | OdbStreamError:
-        """The groups with pixels, None where no sample is left; or the error that stopped a worker."""
+    def decode(self, groups: Groups, upcoming: Groups, *, first: int) -> Groups | OdbStreamError:
+        """The groups with pixels, None where no sample is left; or the error that stopped a worker.
+
+        ``first`` is the number of the first group's step in its round.
+        """
         try:
             for group in (*groups, *(upcoming if self._pool.workers else ())):
                 self._begin(group)
-            return [self._group(group) for group in groups]
+            return [self._group(group, step) for step, group in enumerate(groups, start=first)]
         except OdbStreamError as error:
             return error
 
@@ -40,29 +43,29 @@ class Decoder:
         """One sample with its pixels; None when it proves broken."""
         if not sample.images or sample.pixels is not None:
             return sample
-        return self._finished(sample, self._pool.submit_decode(sample.ref.source, sample.images))
+        result = self._result(self._pool.submit_decode(sample.ref.source, sample.images))
+        return None if isinstance(result, Drop) else sample._replace(pixels=result)
 
     def _begin(self, group: Group[PreparedSample] | None) -> None:
         for sample in group.samples if group is not None else ():
             if sample.images and (sample.ref, sample.epoch) not in self._begun:
                 self._begun[sample.ref, sample.epoch] = self._pool.submit_decode(sample.ref.source, sample.images)
 
-    def _group(self, group: Group[PreparedSample] | None) -> Group[PreparedSample] | None:
+    def _group(self, group: Group[PreparedSample] | None, step: int) -> Group[PreparedSample] | None:
         if group is None or not any(sample.images for sample in group.samples):
             return group
         samples, sizes = [], []
         for sample, size in zip(group.samples, group.sizes, strict=True):
             begun = self._begun.pop((sample.ref, sample.epoch), None)
-            finished = sample if begun is None else self._finished(sample, begun)
-            if finished is not None:
-                samples.append(finished)
-                sizes.append(size)
+            result = sample.pixels if begun is None else self._result(begun)
+            if isinstance(result, Drop):
+                shard, key = sample.origin or ("", "")
+                self._drops.hold(step, result, Record(sample.ref, key, shard, epoch=sample.epoch))
+                continue
+            samples.append(sample if begun is None else sample._replace(pixels=result))
+            sizes.append(size)
         return Group.of(tuple(samples), tuple(sizes), self._footprint) if samples else None
 
-    def _finished(self, sample: PreparedSample, future: Future[Decoded | OdbStreamError]) -> PreparedSample | None:
+    def _result(self, future: Future[Decoded | OdbStreamError]) -> Decoded:
         with self._waits.on("workers"):
-            result = self._pool.wait_decoded(future)
-        if not isinstance(result, Drop):
-            return sample._replace(pixels=result)
-        self._drops.count(result, f"sample {tuple(sample.ref)}")
-        return None
+            return self._pool.wait_decoded(future)

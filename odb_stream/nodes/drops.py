@@ -1,25 +1,83 @@
-"""Drops: what is left out on this rank, counted by reason; the first of each reason is logged."""
+"""Drops: what is left out on this rank, counted by reason; the first of each reason is logged, damage is listed."""
 
 import logging
 from collections import Counter
+from typing import NamedTuple
 
-from odb_stream.sample import Drop
+from odb_stream.sample import Drop, Record
+from odb_stream.shardio.quarantine import Quarantine
 
 logger = logging.getLogger(__name__)
 
 
+class DropCounts(NamedTuple):
+    """What was dropped so far, as plain numbers."""
+
+    by_reason: tuple[tuple[str, int], ...] = ()
+    by_source: tuple[tuple[int, int], ...] = ()
+    damaged: int = 0
+
+
 class Drops:
-    """The drops of one stream. ``logged`` are the reasons logged already; loaders keep it over epochs."""
+    """The drops of one stream. ``logged`` are the reasons logged already; loaders keep it over epochs.
 
-    def __init__(self, logged: set[str]) -> None:
+    What proves broken when a burst is decoded is held until its step passes: a run that is resumed in the midst of a
+    burst meets it again, and must not count it twice.
+    """
+
+    def __init__(self, logged: set[str], quarantine: Quarantine | None = None) -> None:
         self._logged = logged
+        self._quarantine = quarantine
+        self._held: list[tuple[int, Drop, Record]] = []
         self.by_reason: Counter[str] = Counter()
+        self.by_source: Counter[int] = Counter()
+        self._damaged = 0
+        self._counts = DropCounts()
 
-    def count(self, drop: Drop, where: str) -> None:
-        """Enter one sample."""
+    @property
+    def damaged(self) -> int:
+        """Damaged samples met so far, those included that are held."""
+        return self._damaged + sum(drop.damaged for _, drop, _ in self._held)
+
+    def count(self, drop: Drop, record: Record) -> None:
+        """Enter the sample of a record."""
         if drop.reason not in self._logged:
             self._logged.add(drop.reason)
             logger.warning(
-                "dropped %s: %s %s (further drops for this reason are only counted)", where, drop.reason, drop.detail
+                "dropped %s: %s %s (further drops for this reason are only counted)",
+                record.where,
+                drop.reason,
+                drop.detail,
             )
         self.by_reason[drop.reason] += 1
+        self.by_source[record.ref.source] += 1
+        self._damaged += drop.damaged
+        self._counts = DropCounts(tuple(self.by_reason.items()), tuple(self.by_source.items()), self._damaged)
+        if drop.damaged and self._quarantine is not None:
+            self._quarantine.add(record, drop)
+
+    def hold(self, step: int, drop: Drop, record: Record) -> None:
+        """Keep a sample that broke in a step of the round, until :meth:`release`."""
+        self._held.append((step, drop, record))
+
+    def release(self, step: int) -> None:
+        """Enter what broke in the steps up to this one."""
+        due = [held for held in self._held if held[0] <= step]
+        if due:
+            self._held = [held for held in self._held if held[0] > step]
+            for _, drop, record in due:
+                self.count(drop, record)
+
+    def flush(self) -> None:
+        """Write the quarantine file, if something was added."""
+        if self._quarantine is not None:
+            self._quarantine.flush()
+
+    def counts(self) -> DropCounts:
+        """What was entered so far, as an immutable value."""
+        return self._counts
+
+    def restore(self, counts: DropCounts) -> None:
+        """Go on from these counts."""
+        self.by_reason, self.by_source = Counter(dict(counts.by_reason)), Counter(dict(counts.by_source))
+        self._damaged, self._counts = counts.damaged, counts

@@ -1,5 +1,6 @@
 """Groups as bytes: how samples travel from rank to rank, as plain arrays behind a header of integers, never pickled."""
 
+import json
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
@@ -19,9 +20,10 @@ def encode_groups(groups: list[Group[PreparedSample]]) -> Bytes:
     """Groups as one array of bytes; images stay compressed.
 
     Layout: three int64 with the number of header integers, of floats and of int32 values; the header (int64); the drawn
-    numbers of image ops (float64); token rows (int32); image files. The header holds the number of groups, and for each
-    group its number of samples and these samples: reference, epoch, length, supervised tokens, whether there are types
-    and positions, number of images; for each image grid, features, bytes and ops, each op with its place and how many
+    numbers of image ops (float64); token rows (int32); shard and key (a JSON list) and image files. The header holds
+    the number of groups, and for each group its number of samples and these samples: reference, epoch, length,
+    supervised tokens, whether there are types and positions, bytes of shard and key, number of images; for each image
+    grid, features, bytes and ops, each op with its place and how many
     numbers it has.
     """
     header: list[int] = [len(groups)]
@@ -33,7 +35,9 @@ def encode_groups(groups: list[Group[PreparedSample]]) -> Bytes:
         for sample in group.samples:
             types, rope = sample.token_types, sample.rope
             header += [*sample.ref, sample.epoch, sample.length, sample.supervised, types is not None, rope is not None]
-            header.append(len(sample.images))
+            origin = b"" if sample.origin is None else json.dumps(sample.origin).encode()
+            header += [len(origin), len(sample.images)]
+            files.append(np.frombuffer(origin, dtype=np.uint8))
             rows += [sample.input_ids, sample.labels]
             rows += [] if types is None else [types]
             rows += [] if rope is None else [rope.ravel()]
@@ -82,7 +86,8 @@ def _sample(
     header: Iterator[int], floats: Iterator[float], tokens: _Cut[np.int32], files: _Cut[np.uint8]
 ) -> PreparedSample:
     ref = SampleRef(*(next(header) for _ in range(4)))
-    epoch, length, supervised, has_types, has_rope, images = (next(header) for _ in range(6))
+    epoch, length, supervised, has_types, has_rope, named, images = (next(header) for _ in range(7))
+    origin = files.take(named).tobytes()
     return PreparedSample(
         ref,
         tokens.take(length),
@@ -92,6 +97,7 @@ def _sample(
         rope=tokens.take(3 * length).reshape(3, length) if has_rope else None,
         images=tuple(_image(header, floats, files) for _ in range(images)),
         epoch=epoch,
+        origin=tuple(json.loads(origin)) if origin else None,
     )
 
 

@@ -1,6 +1,6 @@
 """Pack: prepared samples enter the window and leave it as groups; drops and oversize samples are settled here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from torchdata.nodes import BaseNode
@@ -9,56 +9,83 @@ from odb_stream.batching.account import Account
 from odb_stream.batching.footprint import Footprint, Size
 from odb_stream.batching.groups import Group
 from odb_stream.batching.planner import Planner
+from odb_stream.batching.states import References
 from odb_stream.config import Settings
 from odb_stream.errors import ConfigError, OdbStreamError, OversizeError
-from odb_stream.nodes.drops import Drops
+from odb_stream.nodes.drops import DropCounts, Drops
 from odb_stream.nodes.prepare import Outcome
-from odb_stream.sample import START, Drop, Position, PreparedSample, SampleRef
+from odb_stream.sample import START, Drop, PreparedSample, ReadingPosition, Record, SampleRef
 
-Pass = Callable[[int], BaseNode[Outcome]]
-"""Opens one pass of this rank over its data, by number."""
+OpenPass = Callable[[int, ReadingPosition], BaseNode[Outcome]]
+"""Opens one pass of this rank over its data, by number, from a position on."""
+
+Held = tuple[SampleRef, int]
+"""By what a sample is read again: its reference and its record's epoch."""
+
+Reread = Callable[[Sequence[Held]], list[PreparedSample]]
+"""Reads and prepares samples again. Raises StateError where one does not come out as a sample."""
 
 
 class PackSnapshot(NamedTuple):
-    """Where packing stands: the pass, the reading position after the last record that arrived, and what is held."""
+    """Where packing stands: the pass, the reading position after the last record that arrived, and what is held.
+
+    ``waits`` tells for each held sample how many groups were formed since it entered the window; ``source_ended``
+    whether the reading has ended.
+    """
 
     pass_number: int
-    position: Position
-    held: tuple[SampleRef, ...]
+    position: ReadingPosition
+    held: tuple[Held, ...]
+    waits: tuple[int, ...]
+    source_ended: bool
+    received: int
+    admitted_in_pass: int
+    solo: int
+    max_delay: int
+
+    @classmethod
+    def start(cls, pass_number: int) -> "PackSnapshot":
+        """The start of a pass, with nothing held."""
+        return cls(pass_number, START, (), (), False, 0, 0, 0, 0)
 
 
 class Pack(BaseNode[Group[PreparedSample]]):
     """Yields the groups of one rank; a round must be begun first, which sets the window.
 
-    With ``repeat`` the data start again, as the next pass, whenever they end.
+    With ``repeat`` the data start again, as the next pass, whenever they end. ``begin`` is where to go on: what it
+    holds is read again when the first round begins.
     """
 
     def __init__(
         self,
-        open_pass: Pass,
+        open_pass: OpenPass,
+        reread: Reread,
         settings: Settings,
         footprint: Footprint,
         drops: Drops,
         *,
-        first_pass: int,
+        begin: PackSnapshot,
         repeat: bool,
     ) -> None:
         super().__init__()
         self._open_pass = open_pass
-        self._pass = first_pass
-        self._source = open_pass(first_pass)
+        self._reread = reread
         self._repeat = repeat
         self._drops = drops
         self._oversize = settings.oversize
         self._footprint = footprint
         self.planner = Planner(self._footprint, self._draw, window=settings.window, lookahead=settings.lookahead)
+        self.planner.window.max_delay = begin.max_delay
         self._held: dict[int, PreparedSample] = {}
         self._next_ticket = 0
-        self._admitted_in_pass = 0
-        self._position = START
-        self.solo = 0
+        self._begin: PackSnapshot | None = begin
+        self._pass = begin.pass_number
+        self._position = begin.position
+        self._admitted_in_pass = begin.admitted_in_pass
+        self._source = open_pass(self._pass, self._position)
+        self.solo = begin.solo
         """Samples over the budget that were admitted because of ``oversize="solo"``."""
-        self.received = 0
+        self.received = begin.received
         """Records that arrived here, as samples or as drops."""
 
     @property
@@ -68,24 +95,55 @@ class Pack(BaseNode[Group[PreparedSample]]):
 
     def account(self) -> Account:
         """What this rank dropped so far, by reason, and how long samples waited."""
-        return Account(dict(self._drops.by_reason), self.solo, self.planner.window.max_delay)
+        drops, max_delay = self._drops, self.planner.window.max_delay
+        return Account(dict(drops.by_reason), self.solo, max_delay, drops.damaged, self.received)
 
     def begin_round(self, number: int) -> int:
         """Set the window of a round and return how many groups to plan in it."""
+        self._drops.flush()
         self.planner.begin_round(number)
+        begin, self._begin = self._begin, None
+        if begin is not None:
+            samples = self._reread(begin.held)
+            held = [(self._keep(sample), size_of(sample)) for sample in samples]
+            self.planner.restore(held, list(begin.waits), source_ended=begin.source_ended)
         return self.planner.lookahead
 
     def next_group(self) -> Group[PreparedSample] | None:
         """The next group, or None when there is none."""
         tickets = self.planner.form_group()
-        if tickets is None:
-            return None
-        samples = tuple(self._held.pop(ticket) for ticket in tickets)
-        return Group.of(samples, tuple(map(size_of, samples)), self._footprint)
+        return None if tickets is None else self._group([self._held.pop(ticket) for ticket in tickets])
+
+    def passed(self, step: int) -> None:
+        """Enter what broke in the steps of the round up to this one."""
+        self._drops.release(step)
 
     def snapshot(self) -> PackSnapshot:
-        """What a resume needs to bring this stage back."""
-        return PackSnapshot(self._pass, self._position, tuple(sample.ref for sample in self._held.values()))
+        """What a resume needs to bring planning back."""
+        return PackSnapshot(
+            pass_number=self._pass,
+            position=self._position,
+            held=tuple(map(held_by, self._held.values())),
+            waits=tuple(self.planner.window.waits()),
+            source_ended=self.planner.source_ended,
+            received=self.received,
+            admitted_in_pass=self._admitted_in_pass,
+            solo=self.solo,
+            max_delay=self.planner.window.max_delay,
+        )
+
+    def progress(self) -> DropCounts:
+        """What was dropped so far."""
+        return self._drops.counts()
+
+    def references(self, group: Group[PreparedSample]) -> References:
+        """References and epochs of a group's samples."""
+        return tuple(map(held_by, group.samples))
+
+    def reread(self, groups: Sequence[References]) -> list[Group[PreparedSample]]:
+        """Groups of samples that are read and prepared again."""
+        samples = iter(self._reread([held for group in groups for held in group]))
+        return [self._group([next(samples) for _ in group]) for group in groups]
 
     def next(self) -> Group[PreparedSample]:
         group = self.next_group()
@@ -96,6 +154,9 @@ class Pack(BaseNode[Group[PreparedSample]]):
     def get_state(self) -> dict[str, Any]:
         return self.snapshot()._asdict()
 
+    def _group(self, samples: list[PreparedSample]) -> Group[PreparedSample]:
+        return Group.of(tuple(samples), tuple(map(size_of, samples)), self._footprint)
+
     def _draw(self) -> tuple[int, Size] | None:
         """The next sample that may enter the window; on the way, count what may not."""
         while True:
@@ -104,7 +165,8 @@ class Pack(BaseNode[Group[PreparedSample]]):
                 self._position = outcome.record.position
                 admitted = self._settle(outcome)
                 if admitted is not None:
-                    return admitted
+                    self._admitted_in_pass += 1
+                    return self._keep(admitted), size_of(admitted)
             if not self._repeat:
                 return None
             self._start_over()
@@ -118,28 +180,31 @@ class Pack(BaseNode[Group[PreparedSample]]):
         self._admitted_in_pass = 0
         self._pass += 1
         self._position = START
-        self._source = self._open_pass(self._pass)
+        self._source = self._open_pass(self._pass, START)
 
-    def _settle(self, outcome: Outcome) -> tuple[int, Size] | None:
-        """Admit a sample under a new ticket, or count its drop, or raise its failure."""
+    def _keep(self, sample: PreparedSample) -> int:
+        """Hold a sample under a new ticket."""
+        ticket = self._next_ticket
+        self._next_ticket += 1
+        self._held[ticket] = sample
+        return ticket
+
+    def _settle(self, outcome: Outcome) -> PreparedSample | None:
+        """The sample that is to be admitted; None for one whose drop was counted. Raises its failure."""
         result = outcome.result
         if isinstance(result, OdbStreamError):
             raise result
         if isinstance(result, Drop):
-            self._drops.count(result, outcome.record.where)
+            self._drops.count(result, outcome.record)
             return None
         size = size_of(result)
-        if self._footprint.oversize(size) and not self._admits_oversize(outcome, size):
+        if self._footprint.oversize(size) and not self._admits_oversize(outcome.record, size):
             return None
-        ticket = self._next_ticket
-        self._next_ticket += 1
-        self._admitted_in_pass += 1
-        self._held[ticket] = result
-        return ticket, size
+        return result
 
-    def _admits_oversize(self, outcome: Outcome, size: Size) -> bool:
+    def _admits_oversize(self, record: Record, size: Size) -> bool:
         budget = self._footprint.budget
-        place = f"{outcome.record.where} has {size.length} tokens, but the budget is {budget.tokens}"
+        place = f"{record.where} has {size.length} tokens, but the budget is {budget.tokens}"
         if size.patches:
             place += f"; it has {size.patches} patches, and the budget is {budget.patches or 'without limit'}"
         if self._oversize == "error":
@@ -148,10 +213,15 @@ class Pack(BaseNode[Group[PreparedSample]]):
                 'or set oversize="drop" or oversize="solo"'
             )
         if self._oversize == "drop":
-            self._drops.count(Drop("oversize", place), outcome.record.where)
+            self._drops.count(Drop("oversize", place), record)
             return False
         self.solo += 1
         return True
+
+
+def held_by(sample: PreparedSample) -> Held:
+    """By what a sample is read again."""
+    return sample.ref, sample.epoch
 
 
 BYTES_OF_A_PATCH = 3 * 2 * 16 * 16 * 4

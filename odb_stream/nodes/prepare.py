@@ -10,7 +10,7 @@ from torchdata.nodes import BaseNode
 from odb_stream.errors import OdbStreamError
 from odb_stream.runtime.waits import Waits
 from odb_stream.runtime.workers import WorkerPool
-from odb_stream.sample import START, Drop, Position, PreparedSample, Record
+from odb_stream.sample import START, Drop, PreparedSample, ReadingPosition, Record, position_from, position_state
 from odb_stream.stages.chunk import PreparedChunk
 
 
@@ -33,7 +33,7 @@ class PrepareRecords(BaseNode[Outcome]):
         self._ahead: deque[tuple[list[Record], Future[PreparedChunk]]] = deque()
         self._outcomes: Iterator[Outcome] = iter(())
         self._source_ended = False
-        self._position = START
+        self._position: ReadingPosition = START
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         super().reset(initial_state)
@@ -42,7 +42,7 @@ class PrepareRecords(BaseNode[Outcome]):
         self._outcomes = iter(())
         self._source_ended = False
         if initial_state:
-            self._position = Position(*initial_state["position"])
+            self._position = position_from(initial_state["position"])
 
     def next(self) -> Outcome:
         while True:
@@ -60,7 +60,7 @@ class PrepareRecords(BaseNode[Outcome]):
             self._outcomes = map(Outcome, records, chunk.outcomes(records))
 
     def get_state(self) -> dict[str, Any]:
-        return {"position": list(self._position)}
+        return {"position": position_state(self._position)}
 
     def _submit(self) -> None:
         while not self._source_ended and len(self._ahead) < self._most_ahead:

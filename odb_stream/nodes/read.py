@@ -8,7 +8,7 @@ from torchdata.nodes import BaseNode
 
 from odb_stream.batching.window import ramp
 from odb_stream.runtime.waits import Waits
-from odb_stream.sample import START, Position, Record
+from odb_stream.sample import START, ReadingPosition, Record, position_from, position_state
 from odb_stream.shardio.source import Reading
 
 CHUNK = 64
@@ -20,7 +20,7 @@ FIRST_CHUNK = 8
 class Read(BaseNode[list[Record]]):
     """Yields lists of records from a position on. Chunk sizes change nothing but speed."""
 
-    def __init__(self, reading: Reading, waits: Waits, start: Position = START) -> None:
+    def __init__(self, reading: Reading, waits: Waits, start: ReadingPosition = START) -> None:
         super().__init__()
         self._reading = reading
         self._waits = waits
@@ -31,7 +31,7 @@ class Read(BaseNode[list[Record]]):
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         super().reset(initial_state)
-        self._position = Position(*initial_state["position"]) if initial_state else self._start
+        self._position = position_from(initial_state["position"]) if initial_state else self._start
         self._records = iter(self._reading.records(self._position))
         self._chunks = 0
 
@@ -45,4 +45,4 @@ class Read(BaseNode[list[Record]]):
         return records
 
     def get_state(self) -> dict[str, Any]:
-        return {"position": list(self._position)}
+        return {"position": position_state(self._position)}

@@ -8,18 +8,37 @@ each rank; parts differ by at most one sample. For shards of 5, 2 and 4 samples 
 
 Without those numbers whole shards are dealt in turn. Where there are fewer shards than ranks, every rank reads all of
 them and keeps each R-th sample.
+
+What is still to come of an epoch is cut the same way, by the samples that are left.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from odb_stream.config import World
-from odb_stream.seeds import SHARD_ORDER, permutation
-from odb_stream.shardio.source import Segment
+from odb_stream.seeds import SHARD_ORDER, of_source, permutation
+from odb_stream.shardio.rest import by_shard, samples_in
+from odb_stream.shardio.source import Rest, Segment
+from odb_stream.shardio.spans import count, cut
 
 
-def shard_order(shards: int, *, seed: int, epoch: int, shuffle: bool) -> list[int]:
-    """The order of the shards in an epoch, the same on every rank."""
-    return permutation(shards, SHARD_ORDER, seed, epoch).tolist() if shuffle else list(range(shards))
+def shard_order(shards: int, *, seed: int, epoch: int, shuffle: bool, source: int = 0) -> list[int]:
+    """The order of a source's shards in an epoch, the same on every rank."""
+    if not shuffle:
+        return list(range(shards))
+    order: list[int] = permutation(shards, of_source(SHARD_ORDER, source), seed, epoch).tolist()
+    return order
+
+
+def share(shards: int, world: World, *, counts: Sequence[int] | None) -> str:
+    """What :func:`assign` gives a rank in every epoch, in words."""
+    rank = f"rank {world.rank} of {world.size}"
+    if counts is not None:
+        first, last = _bounds(sum(counts), world)
+        return f"{rank} reads {last - first:,} of {sum(counts):,} samples in {shards:,} shards, split by their indexes"
+    if shards >= world.size:
+        own = len(range(world.rank, shards, world.size))
+        return f"{rank} reads {own:,} of {shards:,} shards as a whole, for not all have an index"
+    return f"{rank} reads all {shards:,} shards and keeps each {world.size}-th sample, for not all have an index"
 
 
 def assign(
@@ -45,8 +64,7 @@ def assign(
 def _split_samples(
     addresses: Sequence[str], world: World, order: Sequence[int], counts: Sequence[int]
 ) -> tuple[Segment, ...]:
-    total = sum(counts)
-    first, last = (total * rank // world.size for rank in (world.rank, world.rank + 1))
+    first, last = _bounds(sum(counts), world)
     segments = []
     begin = 0
     for shard in order:
@@ -55,3 +73,43 @@ def _split_samples(
             segments.append(Segment(shard, addresses[shard], start=start, stop=stop))
         begin += counts[shard]
     return tuple(segments)
+
+
+def _bounds(samples: int, world: World) -> tuple[int, int]:
+    """Where a rank's part of the samples begins and ends."""
+    return samples * world.rank // world.size, samples * (world.rank + 1) // world.size
+
+
+def assign_rest(
+    addresses: Sequence[str],
+    rest: Sequence[Rest],
+    world: World,
+    *,
+    order_of: Callable[[int], Sequence[int]],
+    turn: int = 0,
+) -> tuple[Segment, ...]:
+    """What one rank reads of normalised rows of one source, in order: one pass after another.
+
+    ``order_of`` gives the order of the shards in a pass; the odd samples fall to the ranks from number ``turn`` on.
+    """
+    each, odd = divmod(samples_in(rest), world.size)
+    place = (world.rank - turn) % world.size
+    first = place * each + min(place, odd)
+    last = first + each + (place < odd)
+    places = {epoch: _places(order_of(epoch)) for epoch in {row.epoch for row in rest}}
+    segments = []
+    begin = 0
+    for epoch, shard, spans in sorted(by_shard(rest), key=lambda one: (one[0], places[one[0]][one[1]])):
+        samples = count(spans)
+        if own := cut(spans, first - begin, last - begin):
+            start, stop = own[0][0], own[-1][1]
+            source = rest[0].source
+            segments.append(
+                Segment(shard, addresses[shard], start=start, stop=stop, keep=own, source=source, epoch=epoch)
+            )
+        begin += samples
+    return tuple(segments)
+
+
+def _places(order: Sequence[int]) -> dict[int, int]:
+    return {shard: place for place, shard in enumerate(order)}

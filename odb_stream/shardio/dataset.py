@@ -1,6 +1,6 @@
 """Any map-style dataset of dicts as a source: the reading deals indices, the workers fetch the items."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,9 +9,11 @@ import numpy.typing as npt
 
 from odb_stream.config import World
 from odb_stream.errors import ConfigError, ShardError, StageError, StateError
-from odb_stream.sample import START, Position, Record, SampleRef
-from odb_stream.seeds import DATASET_ORDER, permutation
-from odb_stream.shardio.source import Opener, Segment
+from odb_stream.sample import START, Position, ReadingPosition, Record, SampleRef, in_one_source
+from odb_stream.seeds import DATASET_ORDER, of_source, permutation
+from odb_stream.shardio.rest import of_items
+from odb_stream.shardio.rest import of_source as rows_of_source
+from odb_stream.shardio.source import Opener, Rest, Segment
 
 _CHUNK = 4096
 
@@ -43,12 +45,55 @@ class FromDataset:
         """Items in the dataset; None where each rank has its own part."""
         return None if self.sharded else _length(self.dataset)
 
+    @property
+    def fingerprint(self) -> str:
+        """Type and length: the items themselves are not looked at."""
+        return f"{describe(self.dataset)} of {_length(self.dataset)} items{', shuffled' if self.shuffle else ''}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the one source is called in reports."""
+        return ("dataset",)
+
     def reading(self, world: World, *, seed: int, epoch: int, source: int = 0) -> "DatasetReading":
         """Deal the indices for one pass of one rank."""
         length = _length(self.dataset)
-        order = permutation(length, DATASET_ORDER, seed, epoch) if self.shuffle else np.arange(length, dtype=np.intp)
+        order = np.arange(length, dtype=np.intp)
+        if self.shuffle:
+            order = permutation(length, of_source(DATASET_ORDER, source), seed, epoch)
         own = order if self.sharded else order[world.rank :: world.size]
-        return DatasetReading(describe(self.dataset), own, length, world.rank, source=source, epoch=epoch)
+        epochs = np.broadcast_to(np.intp(epoch), own.shape)
+        return DatasetReading(
+            describe(self.dataset), own, epochs, length, world.rank, source=source, sharded=self.sharded
+        )
+
+    def rest(
+        self, rest: Sequence[Rest], world: World, *, seed: int, source: int = 0, turn: int = 0
+    ) -> "DatasetReading":
+        """One rank's share of what is still to come; see :class:`odb_stream.shardio.source.OpenSource`.
+
+        One pass comes after another, each in an order that is drawn anew, and all are dealt in turn.
+        """
+        name, length = describe(self.dataset), _length(self.dataset)
+        if self.sharded:
+            raise each_its_own(name)
+        rows = rows_of_source(rest, source)
+        for row in rows:
+            if row.shard or row.stop > length:
+                raise StateError(f"{row} is none of the {length} items of {name}: give the same dataset")
+        items = [np.empty(0, dtype=np.intp)]
+        for epoch in dict.fromkeys(row.epoch for row in rows):
+            left = np.concatenate([np.arange(row.start, row.stop) for row in rows if row.epoch == epoch])
+            if self.shuffle:
+                # With their number, so that it is not the order of a whole pass.
+                left = left[permutation(len(left), of_source(DATASET_ORDER, source), seed, epoch, len(left))]
+            items.append(left)
+        epochs = [np.full(row.stop - row.start, row.epoch, dtype=np.intp) for row in rows]
+        place = (world.rank - turn) % world.size
+        order, passes = np.concatenate(items), np.concatenate([items[0], *epochs])
+        return DatasetReading(
+            name, order[place :: world.size], passes[place :: world.size], length, world.rank, source=source
+        )
 
     def opener(self) -> Opener:
         """Fetches ``dataset[index]``."""
@@ -57,17 +102,18 @@ class FromDataset:
 
 @dataclass(frozen=True)
 class DatasetReading:
-    """One rank's pass over a dataset of ``length`` items: the indices ``order``, shape (samples,).
+    """One rank's pass over a dataset of ``length`` items: their indices, ``order``, and ``epochs``, each (samples,).
 
-    ``source`` is the number that references carry in a mix.
+    ``source`` is the number that references carry in a mix; a ``sharded`` dataset is this rank's own part.
     """
 
     name: str
     order: npt.NDArray[np.intp]
+    epochs: npt.NDArray[np.intp]
     length: int
     rank: int
     source: int = field(default=0, kw_only=True)
-    epoch: int = field(default=0, kw_only=True)
+    sharded: bool = field(default=False, kw_only=True)
 
     @property
     def samples(self) -> int:
@@ -79,26 +125,46 @@ class DatasetReading:
         """Empty: there are no shards."""
         return ()
 
-    def records(self, start: Position = START) -> Iterator[Record]:
+    def records(self, start: ReadingPosition = START) -> Iterator[Record]:
         """The records after position ``start``; its ``index`` counts the records read before."""
-        ordinal = start.index
-        if start.segment or ordinal > self.samples:
-            raise StateError(
-                f"position {tuple(start)} lies beyond the {self.samples} samples of this rank in {self.name}"
-            )
+        ordinal = self._read_before(start)
         for first in range(ordinal, self.samples, _CHUNK):
-            for index in self.order[first : first + _CHUNK].tolist():
+            part = slice(first, first + _CHUNK)
+            for index, epoch in zip(self.order[part].tolist(), self.epochs[part].tolist(), strict=True):
                 ordinal += 1
                 ref = SampleRef(self.source, self.rank, index, -1)
-                yield Record(ref, str(index), self.name, position=Position(0, ordinal, -1, 0), epoch=self.epoch)
+                yield Record(ref, str(index), self.name, position=Position(0, ordinal, -1, 0), epoch=epoch)
 
-    def fetch(self, ref: SampleRef) -> Record:
-        """The record of a reference again. Raises ShardError where the dataset has no such index."""
+    def remaining(self, position: ReadingPosition) -> list[Rest]:
+        """What comes after a position, as rows of shard 0. Raises StateError where each rank has its own data."""
+        if self.sharded:
+            raise each_its_own(self.name)
+        first = self._read_before(position)
+        items, epochs = self.order[first:], self.epochs[first:]
+        rows: list[Rest] = []
+        for epoch in np.unique(epochs).tolist():
+            rows += of_items(self.source, epoch, items[epochs == epoch])
+        return rows
+
+    def fetch(self, ref: SampleRef, epoch: int) -> Record:
+        """The record of a reference again, in pass ``epoch``. Raises ShardError where there is no such index."""
         if not 0 <= ref.index < self.length:
             raise ShardError(
                 f"{self.name} has {self.length} items, so none of index {ref.index}; give the same dataset"
             )
-        return Record(ref, str(ref.index), self.name, epoch=self.epoch)
+        return Record(ref, str(ref.index), self.name, epoch=epoch)
+
+    def fetch_all(self, held: Sequence[tuple[SampleRef, int]]) -> list[Record]:
+        """Many records again, in the order asked. Raises as above."""
+        return [self.fetch(ref, epoch) for ref, epoch in held]
+
+    def _read_before(self, position: ReadingPosition) -> int:
+        place = in_one_source(position, self.name)
+        if place.segment or place.index > self.samples:
+            raise StateError(
+                f"position {tuple(place)} lies beyond the {self.samples} samples of this rank in {self.name}"
+            )
+        return place.index
 
 
 @dataclass(frozen=True)
@@ -121,6 +187,14 @@ class DatasetOpener:
                 "return a dict with `messages`, `text` or `input_ids`"
             )
         return item
+
+
+def each_its_own(name: str) -> StateError:
+    """The error of data that no other rank can read."""
+    return StateError(
+        f"{name} is sharded: each rank has data of its own, and no other number of ranks can go on with it; go on with "
+        "as many ranks as before, or give every rank the whole dataset with sharded=False"
+    )
 
 
 def describe(dataset: object) -> str:

@@ -4,14 +4,15 @@ One JSON object. Its first line holds the version, the shard's size in bytes and
 can be read alone; then come the keys, the byte offsets and the checksums (CRC-32 over names and data) of the samples.
 """
 
+import functools
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from odb_stream.errors import ShardError
-from odb_stream.shardio import storage
+from odb_stream.shardio import addresses, storage
 from odb_stream.shardio.options import DEFAULT, Storage
 from odb_stream.shardio.tar import TarSample, read_samples
 
@@ -47,8 +48,8 @@ class ShardIndex:
 
 
 def index_address(address: str) -> str:
-    """Where the index of a shard lies."""
-    return address + storage.INDEX_SUFFIX
+    """Where the index of a shard lies: beside it; in a signed HTTP address the query stays at the end."""
+    return addresses.beside(address, storage.INDEX_SUFFIX)
 
 
 def stale(address: str, what: str) -> ShardError:
@@ -88,10 +89,10 @@ def write_index(address: str, index: ShardIndex, options: Storage = DEFAULT) -> 
 
 def read_index(address: str, options: Storage = DEFAULT) -> ShardIndex | None:
     """A shard's index; None where there is none. Raises ShardError where it is unreadable or does not fit the shard."""
-    if not storage.exists(index_address(address), options):
+    text = storage.read_if_there(index_address(address), options)
+    if text is None:
         return None
-    with storage.open_stream(index_address(address), options=options) as stream:
-        content = _parse(stream.read())
+    content = _parse(text)
     samples = _samples_of(address, content, options)
     columns = [content.get(name) for name in ("keys", "offsets", "checksums")]
     if not all(_is_column(column, samples, kind) for column, kind in zip(columns, (str, int, int), strict=True)):
@@ -102,14 +103,19 @@ def read_index(address: str, options: Storage = DEFAULT) -> ShardIndex | None:
 
 def read_count(address: str, options: Storage = DEFAULT) -> int | None:
     """How many samples a shard's index counts, from its first line; None where there is no index. Raises as above."""
-    if not storage.exists(index_address(address), options):
+    start = storage.read_if_there(index_address(address), options, length=_FIRST_LINE_BYTES)
+    if start is None:
         return None
-    first_line, _, _ = storage.read_range(index_address(address), 0, _FIRST_LINE_BYTES, options).partition(b"\n")
-    content = _parse(first_line.rstrip(b", \r") + b"}")
+    content = _parse(start.partition(b"\n")[0].rstrip(b", \r") + b"}")
     if content:
         return _samples_of(address, content, options)
     index = read_index(address, options)
     return None if index is None else index.samples
+
+
+def read_counts(shards: Sequence[str], options: Storage = DEFAULT) -> list[int | None]:
+    """The same for many shards; where they lie in a store, many are asked for at once. Raises as above."""
+    return storage.concurrently(functools.partial(read_count, options=options), shards)
 
 
 def _parse(text: bytes) -> dict[str, Any]:

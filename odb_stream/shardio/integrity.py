@@ -5,11 +5,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from odb_stream.errors import ShardError
-from odb_stream.sample import Record, SampleRef
+from odb_stream.sample import Drop, Record, SampleRef
 from odb_stream.shardio import storage
+from odb_stream.shardio.faults import Fault
+from odb_stream.shardio.grouping import LostSample, TarSample
 from odb_stream.shardio.index import ShardIndex, index_of, read_index, stale
-from odb_stream.shardio.members import open_members
-from odb_stream.shardio.tar import TarSample, read_samples
+from odb_stream.shardio.members import open_or_drop
+from odb_stream.shardio.options import DEFAULT, Storage
+from odb_stream.shardio.salvage import read_indexed
+from odb_stream.shardio.tar import read_items
 
 MOST_PROBLEMS = 20
 """Problems that are listed for a shard; further ones are counted."""
@@ -19,7 +23,11 @@ IndexState = Literal["missing", "good", "bad"]
 
 @dataclass(frozen=True, slots=True)
 class ShardReport:
-    """What a check found in one shard (``address`` is fit for logs); counts end where it can no longer be read."""
+    """What a check found in one shard (``address`` is fit for logs).
+
+    ``samples`` and ``members`` count what is whole, ``lost`` the samples that damage costs: exactly where a sound
+    index tells them, otherwise at least so many.
+    """
 
     address: str
     samples: int
@@ -27,6 +35,7 @@ class ShardReport:
     bytes: int
     index: IndexState
     problems: tuple[str, ...]
+    lost: int = 0
 
     @property
     def good(self) -> bool:
@@ -35,55 +44,72 @@ class ShardReport:
 
 
 class _Check:
-    """One pass over a shard: hands the samples through, counts them and collects the problems."""
+    """One pass over a shard: hands the whole samples through, counts them and collects the problems."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, options: Storage) -> None:
         self.address = address
+        self.options = options
+        self.name = storage.log_name(address)
         self.samples = 0
         self.members = 0
+        self.lost = 0
         self.problems: list[str] = []
 
     def __iter__(self) -> Iterator[TarSample]:
-        try:
-            for sample in read_samples(self.address):
-                self.samples += 1
-                self.members += len(sample.members)
-                self._check_sample(sample)
-                yield sample
-        except ShardError as error:
-            self.problems.append(str(error))
-        else:
-            if not self.samples:
-                self.problems.append(f"{storage.log_name(self.address)}: the shard holds no sample; leave it out")
+        for item in read_items(self.address, self._note, options=self.options):
+            if isinstance(item, LostSample):
+                self.lost += 1
+                continue
+            self.samples += 1
+            self.members += len(item.members)
+            self._check_sample(item)
+            yield item
+        if not self.samples and not self.problems:
+            self.problems.append(f"{self.name}: the shard holds no sample; leave it out")
+
+    def _note(self, fault: Fault) -> Drop:
+        drop = fault.drop(self.name)
+        self.problems.append(drop.detail)
+        return drop
 
     def _check_sample(self, sample: TarSample) -> None:
         ref = SampleRef(0, 0, sample.index, sample.offset)
-        record = Record(ref, sample.key, storage.log_name(self.address), sample.members)
-        try:
-            fields = open_members(record)
-        except ShardError as error:
-            self.problems.append(str(error))
-            return
-        if "messages" in fields and not _are_messages(fields["messages"]):
+        record = Record(ref, sample.key, self.name, sample.members)
+        fields = open_or_drop(record)
+        if isinstance(fields, Drop):
+            self.problems.append(fields.detail)
+        elif "messages" in fields and not _are_messages(fields["messages"]):
             self.problems.append(f"{record.where}: `messages` is no list of objects with `role` and `content`")
 
 
-def check_shard(address: str) -> ShardReport:
+def check_shard(address: str, options: Storage = DEFAULT) -> ShardReport:
     """Read a whole shard and report on it: tar structure, keys, json and txt members, and its index if there is one.
 
-    Damage, and a missing file, become problems of the report. Raises ConfigError for an address that is refused.
+    After damage the check goes on where the next samples can be found. Damage, and a missing file, become problems of
+    the report. Raises ConfigError for an address that is refused.
     """
+    check = _Check(address, options)
     try:
-        size = storage.size(address)
+        size = storage.size(address, options)
+        found = index_of(check, size)
     except ShardError as error:
-        return ShardReport(storage.log_name(address), 0, 0, 0, "missing", (str(error),))
-    check = _Check(address)
-    found = index_of(check, size)
-    state, problem = _check_index(address, found)
-    problems = [*check.problems, *problem]
+        return ShardReport(check.name, check.samples, check.members, 0, "missing", (*check.problems, str(error)))
+    samples, lost, problems = check.samples, check.lost, check.problems
+    try:
+        index = read_index(address, options)
+        state: IndexState = "missing" if index is None else "good"
+        if index is not None and lost:
+            samples, lost = _count_by_index(address, index, options)
+        elif index is not None and index != found:
+            state = "bad"
+            what = f"the index does not fit the shard's content {_first_difference(index, found)}"
+            problems.append(str(stale(address, what)))
+    except ShardError as error:
+        state = "bad"
+        problems.append(str(error))
     if len(problems) > MOST_PROBLEMS:
         problems = [*problems[:MOST_PROBLEMS], f"{len(problems) - MOST_PROBLEMS} more problems"]
-    return ShardReport(storage.log_name(address), check.samples, check.members, size, state, tuple(problems))
+    return ShardReport(check.name, samples, check.members, size, state, tuple(problems), lost)
 
 
 def check_shards(addresses: Iterable[str]) -> Iterator[ShardReport]:
@@ -91,17 +117,18 @@ def check_shards(addresses: Iterable[str]) -> Iterator[ShardReport]:
     return map(check_shard, addresses)
 
 
-def _check_index(address: str, found: ShardIndex) -> tuple[IndexState, list[str]]:
-    try:
-        index = read_index(address)
-    except ShardError as error:
-        return "bad", [str(error)]
-    if index is None:
-        return "missing", []
-    if index != found:
-        counted = f"(samples: {index.samples} in the index, {found.samples} read)"
-        return "bad", [str(stale(address, f"the index does not fit the shard's content {counted}"))]
-    return "good", []
+def _count_by_index(address: str, index: ShardIndex, options: Storage) -> tuple[int, int]:
+    """How many samples of a damaged shard are whole and how many are lost, by its index."""
+    lost = sum(isinstance(item, LostSample) for item in read_indexed(address, index, range(index.samples), options))
+    return index.samples - lost, lost
+
+
+def _first_difference(index: ShardIndex, found: ShardIndex) -> str:
+    if index.samples != found.samples:
+        return f"(samples: {index.samples} in the index, {found.samples} read)"
+    entries = [zip(one.keys, one.offsets, one.checksums, strict=True) for one in (index, found)]
+    number = next(number for number, (one, other) in enumerate(zip(*entries, strict=True)) if one != other)
+    return f"from sample {number} on, key {found.keys[number]!r}, byte offset {found.offsets[number]}"
 
 
 def _are_messages(messages: Any) -> bool:

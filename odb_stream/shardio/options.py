@@ -1,9 +1,13 @@
 """How storage is reached: the settings that a source hands down to every read and write."""
 
+import re
 from dataclasses import dataclass, field
 
 from odb_stream.config import MEBIBYTE, require_int
 from odb_stream.errors import ConfigError
+
+_TEXTS = ("endpoint", "region", "access_key_id", "secret_access_key", "session_token")
+_CREDENTIALS = _TEXTS[2:]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,12 +15,15 @@ class Storage:
     """How object stores and HTTP servers are reached; what is left out comes from the environment, as usual there.
 
     Args:
-        endpoint: address of an S3-compatible server, or of another server that speaks the store's protocol.
-        region: of the bucket.
-        access_key_id, secret_access_key, session_token: credentials; they appear in no message and no ``repr``.
+        endpoint: address of an S3-compatible server, or of another server that speaks the store's protocol. One that
+            begins with http:// is reached without encryption.
+        region: of the bucket (S3).
+        access_key_id, secret_access_key: credentials of S3; for Azure the name and the key of the account.
+        session_token: of temporary S3 credentials; for Google, Azure and HTTP a bearer token. The credentials appear
+            in no message and no ``repr``.
         anonymous: read public data without credentials.
         retry_seconds: how long a request, or a broken read that goes on at the byte where it broke, is tried again
-            before it is an error.
+            before it is an error. The time counts from the last byte that came.
         read_ahead: bytes of a shard that are fetched before they are asked for.
     """
 
@@ -30,11 +37,29 @@ class Storage:
     read_ahead: int = 16 * MEBIBYTE
 
     def __post_init__(self) -> None:
+        for name in _TEXTS:
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                shown = "" if name in _CREDENTIALS else f", not {value!r}"
+                raise ConfigError(f"Storage.{name} must be a text that is not empty{shown}; leave it out otherwise")
+        if self.endpoint is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", self.endpoint):
+            # What does not fit may hold a password: it is not shown.
+            raise ConfigError(
+                "Storage.endpoint is no address of a server: write http://HOST:PORT or https://HOST, without user, "
+                "password and query"
+            )
+        if not isinstance(self.anonymous, bool):
+            raise ConfigError(f"Storage.anonymous must be True or False, not {self.anonymous!r}")
+        given = [name for name in _CREDENTIALS if getattr(self, name) is not None]
+        if self.anonymous and given:
+            raise ConfigError(f"Storage.anonymous is True, but {given[0]} is given: leave one of the two out")
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ConfigError("Storage.access_key_id and secret_access_key go together: give both or neither")
         require_int("Storage.read_ahead", self.read_ahead, minimum=1)
         if isinstance(self.retry_seconds, bool) or not isinstance(self.retry_seconds, int | float):
             raise ConfigError(f"Storage.retry_seconds must be a number of seconds, not {self.retry_seconds!r}")
-        if self.retry_seconds < 0:
-            raise ConfigError(f"Storage.retry_seconds is {self.retry_seconds}, but must be at least 0")
+        if not 0 <= self.retry_seconds < float("inf"):
+            raise ConfigError(f"Storage.retry_seconds is {self.retry_seconds}, but must be at least 0, and finite")
 
 
 DEFAULT = Storage()

@@ -1,131 +1,74 @@
-"""Where the bytes are: the only module that opens files, with one access for each scheme of an address."""
+"""Where the bytes are: every file the package opens goes through here, with one access for each kind of place."""
 
 import contextlib
-import errno
+import functools
 import glob
+import logging
 import os
 import re
-import secrets
-import stat
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import BinaryIO, Protocol
-from urllib.parse import urlsplit
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import BinaryIO, TypeVar
 
 from braceexpand import braceexpand
 
 from odb_stream.errors import ConfigError, ShardError
+from odb_stream.shardio.access import Access, Denied, Missing
+from odb_stream.shardio.addresses import HTTP, LOCAL, numeric_order, split
+from odb_stream.shardio.addresses import log_name as log_name  # named so that others take it from here
+from odb_stream.shardio.http_files import HttpFiles
+from odb_stream.shardio.local import LocalFiles
 from odb_stream.shardio.options import DEFAULT, Storage
+from odb_stream.shardio.remote import Objects
 
 INDEX_SUFFIX = ".idx.json"
-"""What the address of a shard's sidecar index ends with; globs leave such files out."""
-
-ACCEPTED = "local paths and file:// addresses"
+"""What the name of a shard's sidecar index ends with; globs leave such files out."""
+MOST_REQUESTS = 32
+"""Requests to stores that are on their way at once."""
 
 Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """One address, brace list or glob, or several of them."""
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
-class Access(Protocol):
-    """What the package needs of a place where shards lie; a path is an address without its scheme."""
-
-    def open(self, path: str, offset: int) -> BinaryIO:
-        """A stream of the file's bytes from ``offset`` on."""
-
-    def size(self, path: str) -> int:
-        """Bytes in the file; FileNotFoundError where there is none, IsADirectoryError for a folder."""
-
-    def create(self, path: str) -> AbstractContextManager[BinaryIO]:
-        """A stream to write to; the file appears, whole, when the block ends without an error."""
-
-    def remove(self, path: str) -> None:
-        """Delete the file; no error where there is none."""
-
-    def match(self, pattern: str) -> list[str]:
-        """The paths that fit a glob, in any order; a pattern without wildcards fits itself."""
-
-    def identity(self, path: str) -> str:
-        """The same text for two paths to the same file."""
-
-
-class LocalFiles:
-    """Access to files of this machine."""
-
-    def open(self, path: str, offset: int) -> BinaryIO:
-        """See :class:`Access`."""
-        file = open(path, "rb")  # noqa: SIM115 - the caller closes it
-        file.seek(offset)
-        return file
-
-    def size(self, path: str) -> int:
-        """See :class:`Access`."""
-        status = os.stat(path)
-        if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        return status.st_size
-
-    @contextlib.contextmanager
-    def create(self, path: str) -> Iterator[BinaryIO]:
-        """See :class:`Access`. Written under a hidden name in the same folder, then renamed."""
-        folder, name = os.path.split(path)
-        os.makedirs(folder or ".", exist_ok=True)
-        unfinished = os.path.join(folder, f".{name}.{secrets.token_hex(6)}.tmp")
-        try:
-            with open(unfinished, "xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(unfinished, path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(unfinished)
-            raise
-
-    def remove(self, path: str) -> None:
-        """See :class:`Access`."""
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(path)
-
-    def match(self, pattern: str) -> list[str]:
-        """See :class:`Access`. A file whose very name is the pattern comes first: names may hold brackets."""
-        if not glob.has_magic(pattern) or os.path.exists(pattern):
-            return [pattern]
-        return [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
-
-    def identity(self, path: str) -> str:
-        """See :class:`Access`. Links are followed."""
-        return os.path.realpath(path)
-
+logger = logging.getLogger(__name__)
 
 _LOCAL = LocalFiles()
-_ACCESS: dict[str, Access] = {"": _LOCAL, "file": _LOCAL}
 
 
 def resolve(address: str, options: Storage = DEFAULT) -> tuple[Access, str]:
-    """The access to an address and the path in it; the one place that knows schemes.
+    """The access to an address and the path in it; connects to nothing.
 
-    Raises ConfigError for a scheme that cannot be read and for anything that would run a command.
+    Raises ConfigError for a scheme that cannot be read, for anything that would run a command, for credentials in the
+    address of an object store, and for a glob of HTTP addresses.
     """
-    text = address.strip()
-    if text.lower().startswith("pipe:") or text.startswith("|") or text.endswith("|") or text == "-":
+    scheme, rest = split(address)
+    if scheme in LOCAL:
+        return _LOCAL, rest
+    first = re.split("[/?#]" if scheme in HTTP else "/", rest, maxsplit=1)[0]
+    path = rest[len(first) :].removeprefix("/")
+    if scheme in HTTP:
+        server = _http(scheme, first, options)
+        if server.is_pattern(path):
+            server.match(path)
+        return server, path
+    if "@" in first:
         raise ConfigError(
-            f"{address!r} asks for a command or a pipe, which is refused (`pipe:` too): name a file; "
-            f"accepted are {ACCEPTED}"
+            f"{log_name(address)}: credentials do not belong in the address of a bucket; give them as Storage settings "
+            "or in the environment"
         )
-    scheme, separator, path = address.partition("://")
-    if not separator or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
-        return _ACCESS[""], address
-    if scheme.lower() not in _ACCESS:
-        raise ConfigError(f"{log_name(address)}: {scheme}:// addresses cannot be read; accepted are {ACCEPTED}")
-    return _ACCESS[scheme.lower()], path
+    return _bucket(scheme, first, options), path
 
 
-def log_name(address: str) -> str:
-    """The address fit for logs and messages: without user, password, query and fragment."""
-    if "://" not in address:
-        return address
-    parts = urlsplit(address)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+@functools.lru_cache(maxsize=256)
+def _http(scheme: str, authority: str, options: Storage) -> HttpFiles:
+    return HttpFiles(scheme, authority, options)
+
+
+@functools.lru_cache(maxsize=256)
+def _bucket(scheme: str, bucket: str, options: Storage) -> Objects:
+    return Objects(scheme, bucket, options)
 
 
 def patterns(urls: Urls) -> tuple[str, ...]:
@@ -140,11 +83,14 @@ def patterns(urls: Urls) -> tuple[str, ...]:
     for url in given:
         if not isinstance(url, str | os.PathLike) or not os.fspath(url):
             raise ConfigError(f"a shard address must be a non-empty string, not {url!r}")
-        resolve(os.fspath(url))
+        address = os.fspath(url)
+        resolve(address)
         try:
-            opened.extend(braceexpand(os.fspath(url)))
+            opened.extend(braceexpand(address))
         except ValueError as error:
-            raise ConfigError(f"{url!r}: the braces do not match; write for example shard-{{000..015}}.tar") from error
+            raise ConfigError(
+                f"{log_name(address)!r}: the braces do not match; write for example shard-{{000..015}}.tar"
+            ) from error
     for address in opened:
         resolve(address)
     return tuple(opened)
@@ -156,17 +102,21 @@ def expand(urls: Urls, options: Storage = DEFAULT) -> tuple[str, ...]:
     Raises ShardError where nothing matches or a file is missing, ConfigError for the same shard twice and for what
     :func:`patterns` refuses.
     """
+    named: list[str] = []
     found: list[str] = []
     for pattern in patterns(urls):
-        access, path = resolve(pattern, options)
-        prefix = pattern[: len(pattern) - len(path)]
-        matches = [match for match in access.match(path) if match == path or not match.endswith(INDEX_SUFFIX)]
+        with _readable(pattern, options) as (access, path):
+            if not access.is_pattern(path):
+                named.append(pattern)
+                continue
+            matches = [match for match in access.match(path) if not match.endswith(INDEX_SUFFIX)]
         if not matches:
             raise ShardError(f"{log_name(pattern)}: no file matches; check the folder and the pattern")
-        found.extend(prefix + match for match in matches)
+        found.extend(pattern[: len(pattern) - len(path)] + match for match in matches)
+    named.sort(key=numeric_order)
+    concurrently(functools.partial(size, options=options), named)
     by_identity: dict[str, str] = {}
-    for address in sorted(found, key=_numeric_order):
-        size(address, options)
+    for address in sorted(named + found, key=numeric_order):
         access, path = resolve(address, options)
         identity = access.identity(path)
         if identity in by_identity:
@@ -178,33 +128,75 @@ def expand(urls: Urls, options: Storage = DEFAULT) -> tuple[str, ...]:
     return tuple(by_identity.values())
 
 
-def _numeric_order(address: str) -> tuple[list[str | int], str]:
-    parts = re.split(r"([0-9]+)", address)
-    return [int(part) if place % 2 else part for place, part in enumerate(parts)], address
+def concurrently(request: Callable[[str], Result], addresses: Sequence[str]) -> list[Result]:
+    """What a request gives for each address, in order; up to ``MOST_REQUESTS`` to stores are on their way at once.
+
+    Raises what the first of them raises.
+    """
+    if len(addresses) < 2 or not any(resolve(address)[0].concurrent for address in addresses):
+        return [request(address) for address in addresses]
+    pool = ThreadPoolExecutor(min(MOST_REQUESTS, len(addresses)), thread_name_prefix="odb_stream-requests")
+    try:
+        return list(pool.map(request, addresses))
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @contextlib.contextmanager
 def _readable(address: str, options: Storage) -> Iterator[tuple[Access, str]]:
     try:
         yield resolve(address, options)
+    except Missing as error:
+        raise ShardError(f"{log_name(address)}: {error}; check the address") from error
     except FileNotFoundError as error:
         raise ShardError(f"{log_name(address)}: no such file; check the address") from error
     except IsADirectoryError as error:
-        raise ShardError(f"{log_name(address)} is a folder; name its files, for example {address}/*.tar") from error
+        folder = log_name(address).rstrip("/")
+        raise ShardError(f"{log_name(address)} is a folder; name its files, for example {folder}/*.tar") from error
     except OSError as error:
         raise ShardError(f"{log_name(address)} cannot be read: {error.strerror or error}") from error
 
 
 def open_stream(address: str, offset: int = 0, options: Storage = DEFAULT) -> BinaryIO:
-    """A stream of the file's bytes from ``offset`` on; close it after use. Raises ShardError."""
+    """A stream of the file's bytes from ``offset`` on; close it after use.
+
+    Raises ShardError, also from its reads where a store's object cannot be read on, is cut or was replaced.
+    """
     with _readable(address, options) as (access, path):
         return access.open(path, offset)
 
 
 def read_range(address: str, start: int, length: int, options: Storage = DEFAULT) -> bytes:
     """``length`` bytes from ``start`` on, or fewer where the file ends before. Raises ShardError."""
-    with _readable(address, options) as (access, path), access.open(path, start) as stream:
-        return stream.read(length)
+    with _readable(address, options) as (access, path):
+        return access.read(path, start, length)
+
+
+def read_if_there(address: str, options: Storage = DEFAULT, *, length: int | None = None) -> bytes | None:
+    """A small file, or its first ``length`` bytes, in one request; None where there is none. Raises ShardError.
+
+    A store that refuses it in a way in which it also refuses what is not there is taken by that word, with a warning.
+    """
+    with _readable(address, options) as (access, path):
+        try:
+            return access.read(path, 0, length)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except Denied as denied:
+            if not denied.may_be_missing:
+                raise
+            _warn_of_refusal(log_name(address).rpartition("/")[0], str(denied))
+            return None
+
+
+@functools.cache  # once for each folder
+def _warn_of_refusal(folder: str, words: str) -> None:
+    logger.warning(
+        "%s: indexes there are taken as missing, for the store does not say whether there are any (%s); permission to "
+        "list the bucket makes it say so",
+        folder,
+        words,
+    )
 
 
 def size(address: str, options: Storage = DEFAULT) -> int:
@@ -214,36 +206,39 @@ def size(address: str, options: Storage = DEFAULT) -> int:
 
 
 def exists(address: str, options: Storage = DEFAULT) -> bool:
-    """Whether there is a file at the address."""
-    access, path = resolve(address, options)
-    try:
-        access.size(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
+    """Whether there is a file at the address. Raises ShardError where that cannot be told."""
+    with _readable(address, options) as (access, path):
+        return access.exists(path)
 
 
 def find(folder: str, pattern: str, options: Storage = DEFAULT) -> list[str]:
     """The addresses of the files in a folder whose names fit a glob, sorted; empty where none does."""
-    access, path = resolve(folder, options)
-    prefix = folder[: len(folder) - len(path)]
-    return sorted((prefix + match for match in access.match(f"{glob.escape(path)}/{pattern}")), key=_numeric_order)
+    with _readable(folder, options) as (access, path):
+        prefix = folder[: len(folder) - len(path)]
+        if not path:
+            return sorted((f"{folder.rstrip('/')}/{match}" for match in access.match(pattern)), key=numeric_order)
+        return sorted((prefix + match for match in access.match(f"{glob.escape(path)}/{pattern}")), key=numeric_order)
+
+
+def require_writable(address: str, options: Storage = DEFAULT) -> None:
+    """Raise ConfigError where files are only read: at HTTP addresses."""
+    access, path = resolve(address, options)
+    access.require_writable(path)
 
 
 @contextlib.contextmanager
 def create(address: str, options: Storage = DEFAULT) -> Iterator[BinaryIO]:
     """A stream to write a new file to; it appears, whole, when the block ends without an error, else not at all.
 
-    Raises ShardError where the file cannot be written.
+    Raises ShardError where the file cannot be written, ConfigError at an HTTP address.
     """
     access, path = resolve(address, options)
     try:
         with access.create(path) as stream:
             yield stream
     except OSError as error:
-        raise ShardError(
-            f"{log_name(address)} cannot be written: {error.strerror or error}; check the folder"
-        ) from error
+        hint = "; check the folder" if access is _LOCAL else ""
+        raise ShardError(f"{log_name(address)} cannot be written: {error.strerror or error}{hint}") from error
 
 
 def write_atomic(address: str, data: bytes, options: Storage = DEFAULT) -> None:
@@ -253,6 +248,9 @@ def write_atomic(address: str, data: bytes, options: Storage = DEFAULT) -> None:
 
 
 def remove(address: str, options: Storage = DEFAULT) -> None:
-    """Delete a file; no error where there is none."""
+    """Delete a file; no error where there is none. Raises ShardError where it cannot be deleted."""
     access, path = resolve(address, options)
-    access.remove(path)
+    try:
+        access.remove(path)
+    except OSError as error:
+        raise ShardError(f"{log_name(address)} cannot be deleted: {error.strerror or error}") from error

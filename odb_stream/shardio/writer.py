@@ -11,6 +11,7 @@ from odb_stream.config import require_int
 from odb_stream.errors import ConfigError, ShardError
 from odb_stream.shardio import storage
 from odb_stream.shardio.index import index_address
+from odb_stream.shardio.options import DEFAULT, Storage
 from odb_stream.shardio.tar import PICKLES, is_left_out, split_name
 
 _MODE = 0o644
@@ -27,21 +28,29 @@ class WrittenShard(NamedTuple):
 
 
 def write_shards(
-    samples: Iterable[RawSample], outdir: str, *, samples_per_shard: int, prefix: str = "shard", overwrite: bool = False
+    samples: Iterable[RawSample],
+    outdir: str,
+    *,
+    samples_per_shard: int,
+    prefix: str = "shard",
+    overwrite: bool = False,
+    options: Storage = DEFAULT,
 ) -> tuple[WrittenShard, ...]:
     """Write samples to ``OUTDIR/PREFIX-000000.tar`` and so on, ``samples_per_shard`` in each (the last may hold fewer).
 
-    Equal samples give equal bytes. A shard appears under its name only when it is whole; if writing fails, no shard of
-    this call stays. ``overwrite`` replaces all shards of that prefix in the folder, with their indexes.
+    ``outdir`` is a local folder, or a bucket with or without a folder in it. Equal samples give equal bytes. A shard
+    appears under its name only when it is whole; if writing fails, no shard of this call stays. ``overwrite`` replaces
+    all shards of that prefix in the folder, with their indexes.
 
-    Raises ConfigError where such shards exist and ``overwrite`` is off, where there is no sample, and for a key or
-    extension that could not be read back.
+    Raises ConfigError where such shards exist and ``overwrite`` is off, where there is no sample, for a key or
+    extension that could not be read back, and for an HTTP address; ShardError where the store refuses to be written.
     """
     require_int("samples_per_shard", samples_per_shard, minimum=1)
     if not prefix or "/" in prefix:
         raise ConfigError(f"prefix is {prefix!r}, but must be a file name without a folder")
+    storage.require_writable(outdir, options)
     folder = outdir.rstrip("/") or "/"
-    existing = storage.find(folder, f"{prefix}-[0-9][0-9][0-9][0-9][0-9][0-9].tar")
+    existing = storage.find(folder, f"{prefix}-[0-9][0-9][0-9][0-9][0-9][0-9].tar", options)
     if existing and not overwrite:
         raise ConfigError(
             f"{storage.log_name(existing[0])} exists (and {len(existing) - 1} more shards of that prefix): write to "
@@ -51,19 +60,19 @@ def write_shards(
     try:
         for number, part in enumerate(_parts(samples, samples_per_shard)):
             address = f"{folder}/{prefix}-{number:06d}.tar"
-            storage.remove(index_address(address))
-            with storage.create(address) as stream:
+            storage.remove(index_address(address), options)
+            with storage.create(address, options) as stream:
                 count = write_tar(stream, part)
             written.append(WrittenShard(address, count))
     except BaseException:
         for shard in written:
-            storage.remove(shard.address)
+            storage.remove(shard.address, options)
         raise
     if not written:
         raise ConfigError("there is no sample to write: the input is empty")
     for address in set(existing) - {shard.address for shard in written}:
-        storage.remove(index_address(address))
-        storage.remove(address)
+        storage.remove(index_address(address), options)
+        storage.remove(address, options)
     return tuple(written)
 
 
@@ -105,23 +114,23 @@ def _check_name(key: str, extension: str) -> None:
         raise ConfigError(f"member {name!r} is a pickle, which may run code: store json, txt or images")
 
 
-def read_jsonl(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_jsonl(path: str, options: Storage = DEFAULT) -> Iterator[tuple[int, dict[str, Any]]]:
     """Line number (from 1) and object of each line of a JSON-lines file; blank lines are left out.
 
     Raises ShardError, with file and line number, for a line that is no JSON object.
     """
-    for number, _, content in _json_lines(path):
+    for number, _, content in _json_lines(path, options):
         yield number, content
 
 
-def jsonl_samples(path: str) -> Iterator[RawSample]:
+def jsonl_samples(path: str, options: Storage = DEFAULT) -> Iterator[RawSample]:
     """The lines of a JSON-lines file as samples: keys 00000000, 00000001, ..., each line as it stands as the json."""
-    for count, (_, line, _) in enumerate(_json_lines(path)):
+    for count, (_, line, _) in enumerate(_json_lines(path, options)):
         yield f"{count:08d}", {"json": line}
 
 
-def _json_lines(path: str) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
-    with storage.open_stream(path) as stream:
+def _json_lines(path: str, options: Storage) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
+    with storage.open_stream(path, options=options) as stream:
         for number, raw in enumerate(stream, start=1):
             line = raw.removeprefix(b"\xef\xbb\xbf").strip()
             if not line:

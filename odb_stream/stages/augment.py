@@ -38,7 +38,7 @@ class _Transform:
             try:
                 done.append(self._one(image, draws, sample.stage))
             except BadImage as bad:
-                return Drop(bad.reason, f"{sample.where}: image {image.name}: {bad.detail}")
+                return bad.drop(f"{sample.where}: image {image.name}")
         return sample.with_fields({**sample, "images": done}) if done else sample
 
     def _one(self, image: PlannedImage, draws: np.random.Generator, place: int) -> PlannedImage:

@@ -85,9 +85,9 @@ class DecodeImages:
             bound = _bind(sample, parts, given, members)
             images = [self._measured(name, value, sample) for name, value in bound]
         except _Unbound as unbound:
-            return Drop(unbound.args[0], f"{sample.where}: {unbound.args[1]}")
+            return Drop(unbound.args[0], f"{sample.where}: {unbound.args[1]}", damaged=True)
         except BadImage as bad:
-            return Drop(bad.reason, f"{sample.where}: {bad.detail}")
+            return bad.drop(sample.where)
         taken = {name for name, _ in bound}
         kept = {name: value for name, value in sample.items() if name not in taken and name != "images"}
         return sample.with_fields({**kept, "images": images} if images else kept)

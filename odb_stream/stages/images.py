@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
-from odb_stream.sample import Op
+from odb_stream.sample import Drop, Op
 
 Size = tuple[int, int]
 """(width, height) in pixels."""
@@ -48,6 +48,9 @@ _TURNS = {
 _MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "I;16", "I;16B", "I;16L", "I;16N"}
 
 
+_DAMAGED = {"image_empty", "image_unreadable", "image_broken"}
+
+
 class BadImage(Exception):
     """An image that cannot be used; a stage turns it into a Drop.
 
@@ -61,6 +64,10 @@ class BadImage(Exception):
         super().__init__(reason, detail)
         self.reason = reason
         self.detail = detail
+
+    def drop(self, where: str) -> Drop:
+        """The drop of the sample at this place; only a file that is no sound image counts as damaged data."""
+        return Drop(self.reason, f"{where}: {self.detail}", damaged=self.reason in _DAMAGED)
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.detail}"

@@ -68,5 +68,5 @@ def decode_images(stages: Sequence[Any], images: Sequence[PreparedImage]) -> Dec
                 picture = stages[op.place].apply(picture, op.parameters)
             parts.append(expand.rendered(picture, image.grid))
         except BadImage as error:
-            return Drop(error.reason, f"image {number}: {error.detail}")
+            return error.drop(f"image {number}")
     return Pictures(tuple(parts))

@@ -59,10 +59,11 @@ class VisionPart:
             for data, ops, grid, features in (next(images) for _ in range(next(counts))):
                 file = record.members[data] if isinstance(data, str) else data
                 own.append(PreparedImage(np.frombuffer(file, np.uint8), ops, grid, features))
+            sample = sample._replace(images=tuple(own), origin=(record.shard, record.key) if own else None)
             if self.token_types is None or self.rope is None:
-                return sample._replace(images=tuple(own))
+                return sample
             types = self.token_types[span].astype(np.int32)
-            return sample._replace(images=tuple(own), token_types=types, rope=self.rope[:, span])
+            return sample._replace(token_types=types, rope=self.rope[:, span])
 
         return complete
 

@@ -143,7 +143,7 @@ class ExpandVisualTokens:
             try:
                 grid, features = self.family.measure(*image.size)
             except BadImage as bad:
-                return Drop(bad.reason, f"{sample.where}: image {image.name}: {bad.detail}")
+                return bad.drop(f"{sample.where}: image {image.name}")
             images.append(replace(image, grid=grid, features=features))
         return images
 

@@ -1,6 +1,6 @@
 """Runs all ranks of a job in this process, and checks what must hold for every step of every run."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from alignment_jobs import Identity, Job
@@ -12,6 +12,7 @@ from odb_stream.batching.groups import Counts, Group, count
 from odb_stream.batching.lockstep import Lockstep
 from odb_stream.batching.planner import Planner
 from odb_stream.batching.protocol import Program
+from odb_stream.batching.states import Place
 
 Step = tuple[Deliver, ...]
 
@@ -23,7 +24,7 @@ class BadRecord(Exception):
 class StreamPacker:
     """A rank's packing stage over its stream: repeated for ever, or failing at a sample, where told to."""
 
-    def __init__(self, job: Job, rank: int, *, fails_at: int | None = None) -> None:
+    def __init__(self, job: Job, rank: int, *, fails_at: int | None = None, begin: Place | None = None) -> None:
         self.job, self.rank, self.fails_at = job, rank, fails_at
         self.failure = BadRecord(f"sample {fails_at} of rank {rank} is damaged")
         self.most_rounds = sum(map(len, job.streams)) + 5 if job.quota is None else 1_000
@@ -33,6 +34,17 @@ class StreamPacker:
         self.at_round: list[tuple[int, int]] = []
         """How many samples were drawn and groups handed out when each round began."""
         self.planner = Planner(job.footprint, self._draw, window=job.window, lookahead=job.lookahead)
+        self.dropped: list[Identity] = []
+        """What proved broken in steps that have passed."""
+        self._in_burst: list[tuple[int, Identity]] = []
+        self._rounds_before = 0
+        if begin is not None:
+            self._rounds_before = begin.round.round + 1
+            self.drawn, held, waits, max_delay, ended = begin.round.packer
+            sizes = [(ticket, job.size((rank, ticket))) for ticket in held]
+            self.planner.restore(sizes, list(waits), source_ended=ended)
+            self.planner.window.max_delay = max_delay
+            self.dropped = list(begin.progress.packer)
 
     def _draw(self) -> tuple[int, Size] | None:
         number = self.drawn
@@ -49,7 +61,7 @@ class StreamPacker:
         return self.planner.exhausted
 
     def begin_round(self, number: int) -> int:
-        assert number == len(self.at_round), "rounds are numbered from 0, without a gap"
+        assert number == self._rounds_before + len(self.at_round), "rounds are numbered from 0, without a gap"
         assert number <= self.most_rounds, "the run does not end"
         self.at_round.append((self.drawn, len(self.handed_out)))
         self.planner.begin_round(number)
@@ -66,15 +78,34 @@ class StreamPacker:
     def account(self) -> Account:
         return Account({}, 0, self.planner.window.max_delay)
 
-    def snapshot(self) -> int:
-        return self.drawn
+    def broke(self, step: int, sample: Identity) -> None:
+        self._in_burst.append((step, sample))
+
+    def passed(self, step: int) -> None:
+        self.dropped += [sample for at, sample in self._in_burst if at <= step]
+        self._in_burst = [(at, sample) for at, sample in self._in_burst if at > step]
+
+    def snapshot(self) -> tuple[object, ...]:
+        window = self.planner.window
+        held = tuple(window.tickets()), tuple(window.waits()), window.max_delay
+        return self.drawn, *held, self.planner.source_ended
+
+    def progress(self) -> tuple[Identity, ...]:
+        return tuple(self.dropped)
+
+    def references(self, group: Group[Identity]) -> tuple[Identity, ...]:
+        return group.samples
+
+    def reread(self, groups: list[tuple[Identity, ...]]) -> list[Group[Identity]]:
+        return [Group.of(one, tuple(map(self.job.size, one)), self.job.footprint) for one in groups]
 
 
 class Ranks:
     """All ranks of a job in this process.
 
     A rank in ``leaves`` has left its loop once that many steps were delivered; one in ``fails`` fails when it draws the
-    sample of that number; one in ``spoils`` fails when it decodes its burst of that number.
+    sample of that number; one in ``spoils`` fails when it decodes its burst of that number. ``begin`` says, by rank,
+    where to go on.
     """
 
     def __init__(
@@ -84,6 +115,7 @@ class Ranks:
         leaves: Mapping[int, int] | None = None,
         fails: Mapping[int, int] | None = None,
         spoils: Mapping[int, int] | None = None,
+        begin: Sequence[Place | None] | None = None,
     ) -> None:
         self.job = job
         self.delivered = 0
@@ -93,7 +125,10 @@ class Ranks:
         """By rank: at which checkpoint the outcome of each burst that it decoded was told."""
         self.broken: list[Identity] = []
         self._leaves, self._spoils = leaves or {}, spoils or {}
-        self.packers = [StreamPacker(job, rank, fails_at=(fails or {}).get(rank)) for rank in range(job.ranks)]
+        begin = begin or [None] * job.ranks
+        self.packers = [
+            StreamPacker(job, rank, fails_at=(fails or {}).get(rank), begin=begin[rank]) for rank in range(job.ranks)
+        ]
         self.programs = [
             Program(
                 rank=rank,
@@ -106,6 +141,7 @@ class Ranks:
                 rebalance=job.rebalance,
                 quota=job.quota,
                 most_bytes=job.most_bytes,
+                resume=begin[rank],
             )
             for rank, packer in enumerate(self.packers)
         ]
@@ -124,11 +160,17 @@ class Ranks:
 
         return closing
 
-    def _decode(self, rank: int, groups: list[Group[Identity] | None]) -> list[Group[Identity] | None] | Exception:
+    def _decode(
+        self, rank: int, groups: list[Group[Identity] | None], first: int
+    ) -> list[Group[Identity] | None] | Exception:
         number = len(self.decodings[rank])
         self.decodings[rank].append(len(self.checkpoints[rank]))
         if self._spoils.get(rank) == number:
             return BadRecord(f"burst {number} of rank {rank} cannot be decoded")
+        for step, group in enumerate(groups, start=first):
+            for sample in group.samples if group else ():
+                if self.job.is_broken(sample):
+                    self.packers[rank].broke(step, sample)
         return [group and self._whole_part(group) for group in groups]
 
     def _whole_part(self, group: Group[Identity]) -> Group[Identity] | None:
@@ -158,7 +200,7 @@ class Run:
         """The steps of each round that had any."""
         rounds: dict[int, list[Step]] = {}
         for step in self.steps:
-            rounds.setdefault(step[0].state.round, []).append(step)
+            rounds.setdefault(step[0].state.round.round, []).append(step)
         return list(rounds.values())
 
 
@@ -180,7 +222,6 @@ def schedule(steps: list[Step]) -> list[tuple[object, ...]]:
                 deliver.totals,
                 deliver.ends_epoch,
                 deliver.state,
-                deliver.place,
             )
             for deliver in step
         )
@@ -204,7 +245,9 @@ def check_steps(job: Job, steps: list[Step]) -> None:
         totals = step[0].totals
         counts = []
         for deliver in step:
-            assert (deliver.totals, deliver.ends_epoch, deliver.place) == (totals, step[0].ends_epoch, step[0].place)
+            assert (deliver.totals, deliver.ends_epoch, deliver.state.progress.place) == (
+                totals, step[0].ends_epoch, step[0].state.progress.place,
+            )
             counts.append(check_group(job, deliver))
         together = Counts(*map(sum, zip(*counts, strict=True)))
         seen += together.samples

@@ -79,8 +79,21 @@ class PlannedPacker:
     def account(self) -> Account:
         return Account({})
 
+    def passed(self, step: int) -> None:
+        pass
+
     def snapshot(self) -> None:
         return None
+
+    def progress(self) -> None:
+        return None
+
+    def references(self, group: Group[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        return group.samples
+
+    def reread(self, groups: list) -> list:
+        assert not groups, "nothing is resumed here"
+        return []
 
 
 @cache
@@ -161,7 +174,7 @@ def check(instance: Instance) -> None:
         assert sum(idle) < ranks
         assert len(groups) - len(planned) <= -len(planned) % ranks
         for step, own in zip(steps, emitted, strict=True):
-            if step[0].state.round < steps[-1][0].state.round:
+            if step[0].state.round.round < steps[-1][0].state.round.round:
                 assert all(group.samples in planned for group in own)
             elif any(idle):
                 assert all(len(group.samples) == 1 for group in own if group)

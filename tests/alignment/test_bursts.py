@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odb_stream.batching.account import Account
-from odb_stream.batching.bursts import BURST_SHARE, burst_spans
+from odb_stream.batching.bursts import BURST_SHARE, burst_ends
 from odb_stream.batching.footprint import Footprint, Size
 from odb_stream.batching.groups import BYTES, Counts, Group, table
 from odb_stream.batching.lockstep import Lockstep
@@ -37,8 +37,21 @@ class Packer:
     def account(self) -> Account:
         return Account({})
 
+    def passed(self, step: int) -> None:
+        pass
+
     def snapshot(self) -> None:
         return None
+
+    def progress(self) -> None:
+        return None
+
+    def references(self, group) -> tuple:
+        return group.samples
+
+    def reread(self, groups: list) -> list:
+        assert not groups, "nothing is resumed here"
+        return []
 
     def begin_round(self, number: int) -> int:
         self._planner.begin_round(number)
@@ -73,7 +86,7 @@ def without(broken):
         kept = tuple(place for place, sample in enumerate(group.samples) if sample not in broken)
         return group.part(kept, FOOTPRINT) if kept else None
 
-    return lambda _, groups: [one(group) for group in groups]
+    return lambda _, groups, first: [one(group) for group in groups]
 
 
 @given(ranks_of_sizes, st.data())
@@ -100,7 +113,8 @@ def test_no_rank_decodes_more_than_its_share_at_once(rows):
     for step, row in enumerate(rows):
         for rank, (size, images) in enumerate(row):
             counts[step, rank, BYTES], counts[step, rank, -1] = size, images
-    spans = burst_spans(counts, 50)
+    ends = burst_ends(counts, 50)
+    spans = [slice(begin, end) for begin, end in zip((0, *ends), ends, strict=False)]
     assert [step for span in spans for step in range(span.start, span.stop)] == list(range(len(rows)))
     if any(images for row in rows for _, images in row):
         for span in spans:
@@ -113,7 +127,7 @@ def test_a_failure_in_a_burst_cancels_it_on_all_ranks():
     stream = [Size(20, 1, 1, 25, 1)] * 12
     calls = Counter()
 
-    def decode(rank, groups):
+    def decode(rank, groups, first):
         calls[rank] += 1
         return StageError("no more memory") if rank == 1 and calls[rank] == 3 else groups
 
@@ -128,7 +142,7 @@ def test_a_failure_in_a_burst_cancels_it_on_all_ranks():
 
 def test_a_rank_that_leaves_between_bursts_stops_all_at_the_same_step():
     stream = [Size(20, 1, 1, 25, 1)] * 12
-    run = lockstep([stream, stream], lambda _, groups: groups, most_bytes=50 * BURST_SHARE)
+    run = lockstep([stream, stream], lambda _, groups, first: groups, most_bytes=50 * BURST_SHARE)
     gone = []
     run.programs[0].closing = lambda: bool(gone)
     steps = []
@@ -154,7 +168,7 @@ def test_a_quota_that_nothing_can_fill_is_an_error_on_all_ranks():
         Program(rank=rank, ranks=2, packer=Endless(rank, stream), footprint=FOOTPRINT, seed=0, epoch=0, quota=9)
         for rank in range(2)
     ]
-    run = Lockstep(programs, lambda _, groups: [None] * len(groups))
+    run = Lockstep(programs, lambda _, groups, first: [None] * len(groups))
     assert list(run.steps()) == []
     assert set(run.errors) == {0, 1}
     assert all("closure is 'quota', but 32 rounds in a row emitted no sample" in str(e) for e in run.errors.values())

@@ -11,7 +11,7 @@ from odb_stream.batching.lockstep import Lockstep
 from odb_stream.errors import PeerError
 
 ONE, TWO = Gather(np.zeros(1, dtype=np.int64)), Gather(np.zeros(2, dtype=np.int64))
-STEP = Deliver(*[None] * 6)
+STEP = Deliver(*[None] * 5)
 LETTER: Group[str] = Group(("letter",), (), Counts())
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odb_stream.batching.alignment import IDLE, deal_round
-from odb_stream.batching.bursts import burst_spans
+from odb_stream.batching.bursts import burst_ends
 from odb_stream.batching.footprint import Footprint, Size
 from odb_stream.batching.groups import BYTES, IMAGES, Counts
 from odb_stream.batching.splitting import halve, split_candidates, split_groups
@@ -149,7 +149,8 @@ def test_bursts_hold_no_more_bytes_than_allowed(estimates: list[list[int]], most
     if estimates:
         counts[..., BYTES] = estimates
     counts[..., IMAGES] = images
-    spans = [range(len(estimates))[span] for span in burst_spans(counts, most)]
+    ends = burst_ends(counts, most)
+    spans = [range(begin, end) for begin, end in zip((0, *ends), ends, strict=False)]
     assert [step for span in spans for step in span] == list(range(len(estimates)))
     assert all(spans)
     largest = [max(step) for step in estimates]

@@ -5,15 +5,12 @@ from fractions import Fraction
 import pytest
 from torchdata.nodes import IterableWrapper
 
-from odb_stream.batching.events import RoundState
 from odb_stream.batching.ledger import StepTotals
 from odb_stream.errors import StageError
 from odb_stream.nodes.accumulate import Accumulate
 from odb_stream.nodes.align import Step
 from odb_stream.nodes.collate import Finished
 from odb_stream.sample import StepInfo
-
-STATE = RoundState(0, 1, 0, 0, (), None)
 
 
 def finished(number: int, mine: int, everyone: int, *, ends_epoch: bool = False) -> Finished:
@@ -22,7 +19,7 @@ def finished(number: int, mine: int, everyone: int, *, ends_epoch: bool = False)
         global_tokens=18, global_supervised_tokens=everyone, samples_seen=0, loss_scale=-1.0,
     )  # fmt: skip
     totals = StepTotals(number, 2, 18, 18, 9, everyone, 0, 0, 0)
-    return Finished({"number": number}, Step((), info, totals, STATE, number, ends_epoch))
+    return Finished({"number": number}, Step((), info, totals, None, ends_epoch))
 
 
 def infos(steps: list[Finished], size: int, ranks: int = 2) -> list[StepInfo]:

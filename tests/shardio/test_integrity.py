@@ -6,7 +6,7 @@ import pytest
 from make_tars import chat, chat_files, tar_bytes, write_tar_file
 
 from odb_stream.errors import ConfigError
-from odb_stream.shardio.index import build_index, write_index
+from odb_stream.shardio.index import build_index, index_address, write_index
 from odb_stream.shardio.integrity import MOST_PROBLEMS, check_shard, check_shards
 
 
@@ -55,6 +55,29 @@ def test_it_goes_on_over_samples_and_shards(tmp_path: Path) -> None:
     assert [report.samples for report in reports] == [3, 1, 0, 1]
     assert "data of member 'b.json' is cut" in reports[1].problems[1]
     assert "no such file" in reports[2].problems[0]
+
+
+def test_after_damage_it_goes_on_and_counts_what_is_whole_and_lost(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    address = write_tar_file(path, chat_files(40))
+    write_index(address, build_index(address))
+    data = bytearray(path.read_bytes())
+    for header in (10, 20):
+        data[header * 1024 : header * 1024 + 100] = b"\xff" * 100
+    data[30 * 1024 + 512] = ord("[")
+    path.write_bytes(data)
+    report = check_shard(address)
+    # The index tells that three samples were hit: two headers, and one text, which is no JSON now.
+    assert (report.samples, report.lost, report.index) == (37, 3, "good")
+    assert [problem.split(": ")[1].split(" (")[0] for problem in report.problems[:2]] == [
+        "a tar header is corrupt; copy or write the shard again"
+    ] * 2
+    assert "byte offset 10240" in report.problems[0]
+    assert "byte offset 20480" in report.problems[1]
+    assert "key '00030'" in report.problems[2]
+    Path(index_address(address)).unlink()
+    report = check_shard(address)
+    assert (report.samples, report.lost, report.index, len(report.problems)) == (34, 4, "missing", 3)
 
 
 def test_an_index_that_does_not_fit_is_a_problem(tmp_path: Path) -> None:

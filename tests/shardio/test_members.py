@@ -24,6 +24,11 @@ def test_txt_becomes_text() -> None:
     assert open_members(record(txt=b"t", json=b'{"a": 1}')) == {"text": "t", "a": 1}
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_json_may_carry_a_byte_order_mark(encoding: str) -> None:
+    assert open_members(record(json='{"a": "é"}'.encode(encoding))) == {"a": "é"}
+
+
 @pytest.mark.parametrize(
     ("members", "words"),
     [

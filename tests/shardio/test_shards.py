@@ -3,6 +3,7 @@
 import logging
 import pickle
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,8 @@ from make_tars import REPEATABLE, chat_files, write_chats, write_counts, write_t
 
 from odb_stream.config import World
 from odb_stream.errors import ConfigError, ShardError, StateError
-from odb_stream.sample import START, Position, Record, SampleRef
-from odb_stream.shardio import shards as shards_module
-from odb_stream.shardio import storage
+from odb_stream.sample import START, Position, SampleRef
+from odb_stream.shardio import shard_reading, storage
 from odb_stream.shardio.index import build_index, index_address, write_index
 from odb_stream.shardio.options import Storage
 from odb_stream.shardio.shards import ShardReading, Shards
@@ -23,7 +23,7 @@ from odb_stream.shardio.source import Reading, Source
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards_module, "SHUFFLE_BLOCK", 4)
+    monkeypatch.setattr(shard_reading, "SHUFFLE_BLOCK", 4)
 
 
 def open_all(source: Shards, ranks: int, *, seed: int = 5, epoch: int = 0) -> list[ShardReading]:
@@ -60,7 +60,7 @@ def test_every_sample_is_read_once_and_reading_goes_on_from_every_cut_point(
         assert reading.samples == (len(whole) if indexed else None)
         for cut, record in enumerate(whole, start=1):
             assert list(reading.records(record.position)) == whole[cut:]
-            assert reading.fetch(record.ref) == Record(record.ref, record.key, record.shard, record.members)
+            assert reading.fetch(record.ref, 3) == replace(record, position=START, epoch=3)
 
 
 @settings(REPEATABLE, max_examples=25)
@@ -206,9 +206,9 @@ def test_positions_and_references_of_other_shards_are_refused(tmp_path: Path) ->
     with pytest.raises(StateError, match="4 records into a block of 3"):
         list(reading.records(Position(1, 0, 0, 4)))
     with pytest.raises(ShardError, match="no shard 7"):
-        reading.fetch(SampleRef(0, 7, 0, 0))
+        reading.fetch(SampleRef(0, 7, 0, 0), 0)
     with pytest.raises(ShardError, match="byte offset 512"):
-        reading.fetch(SampleRef(0, 0, 0, 512))
+        reading.fetch(SampleRef(0, 0, 0, 512), 0)
 
 
 @pytest.mark.parametrize("indexed", [True, False])

@@ -74,7 +74,7 @@ def header_offset(name: str) -> int:
         (WHOLE[: header_offset("k.json") + 100], "cut in a header"),
         (WHOLE[: header_offset("k.json")], "lacks its two end blocks"),
         (WHOLE[: header_offset("k.json") + BLOCK + 1], "data of member 'k.json' is cut"),
-        (WHOLE[: header_offset("k.json") + BLOCK + 2], "cut or damaged"),
+        (WHOLE[: header_offset("k.json") + BLOCK + 2], "data of member 'k.json' is cut"),
         (WHOLE[: CONTENT + BLOCK], "lacks its two end blocks"),
         (WHOLE.replace(b"k.json\0", b"?.json\0"), "a tar header is corrupt"),
         (WHOLE[:CONTENT] + bytes(BLOCK) + WHOLE, "data follows the first end block"),

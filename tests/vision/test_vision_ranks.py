@@ -47,7 +47,7 @@ def single_process_gradient(bare: torch.nn.Module, members: list[tuple[int, int]
     total = torch.zeros((), dtype=torch.float64)
     for rank, index in members:
         source = pipeline(CHATS[rank], sharded=True)
-        record = source.source.reading(World(), seed=0, epoch=0).fetch(odb.SampleRef(0, 0, index, -1))
+        record = source.source.reading(World(), seed=0, epoch=0).fetch(odb.SampleRef(0, 0, index, -1), 0)
         prepare = source.prepare(0)
         sample = prepare.record(record)
         if sample.images:

@@ -1,0 +1,231 @@
+"""Delivery: the steps of a round, in bursts that are decoded together, and the rest of a round after a resume.
+
+Without images a round is one burst and the counts of its groups are exact already. With images a burst is decoded, what
+proved broken has left its group, and one gather tells all ranks the exact counts. The rest of a round after a resume
+always goes that way, in pieces, for its samples must be read again first.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from odb_stream.batching.alignment import IDLE
+from odb_stream.batching.events import ALL_HAVE_THEIRS, Decode, Deliver, Event, Exchange, Gather, Packer, Run
+from odb_stream.batching.footprint import Footprint
+from odb_stream.batching.groups import IMAGES, SAMPLES, Counts, Group, Integers, table
+from odb_stream.batching.heads import CLOSING, FAILED
+from odb_stream.batching.ledger import Ledger
+from odb_stream.batching.stand_ins import Flags, StandIns
+from odb_stream.batching.states import Place, Progress, RoundState
+
+T = TypeVar("T")
+
+Received = dict[int, deque[Group[T]]]
+"""Groups that came from other ranks, by origin, in the order of their steps."""
+
+REREAD_STEPS = 8
+"""Steps of a round without images that are read again together after a resume: the first batch waits for no more."""
+
+
+class Stop(NamedTuple):
+    """Some rank failed or left: the status words of all ranks, and this rank's own failure."""
+
+    status: Integers
+    failure: Exception | None
+
+
+class Delivery(Generic[T]):
+    """Delivers rounds and keeps the epoch's books: the ledger, and the samples that idle batches are made of."""
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        ranks: int,
+        packer: Packer[T],
+        footprint: Footprint,
+        quota: int | None,
+        status: Callable[[Exception | None], int],
+        check_damage: Callable[[int], None],
+    ) -> None:
+        self._rank = rank
+        self._ranks = ranks
+        self._packer = packer
+        self._quota = quota
+        self._status = status
+        self._check_damage = check_damage
+        self._stand_ins: StandIns[T] = StandIns(ranks, footprint)
+        self.ledger = Ledger()
+        self.delivered = 0
+        """Steps delivered in the rounds since the program last set this to 0."""
+
+    def round(
+        self, state: RoundState, mine: list[Group[T] | None], counts: Integers, own: Flags
+    ) -> Generator[Event, Any, Stop | None]:
+        """All steps of a round: what this rank emits, and all ranks' counts of shape (steps, ranks, fields).
+
+        ``own``, of shape (steps, ranks), tells where a rank emits a group of its own.
+        """
+        begin = 0
+        for number, end in enumerate(state.bursts):
+            groups, exact = mine[begin:end], counts[begin:end]
+            if exact[..., IMAGES].any():
+                upcoming = mine[end : state.bursts[number + 1]] if number + 1 < len(state.bursts) else []
+                groups, failure = yield from self._decode(groups, upcoming, begin)
+                exact, _, stop = yield from self._exact_counts(state, begin, end, groups, failure)
+                if stop is not None:
+                    return stop
+            yield from self._note(groups, exact, own[begin:end])
+            yield from self._steps(state, groups, exact, begin)
+            begin = end
+        return None
+
+    def rest(self, place: Place) -> Generator[Event, Any, Stop | None]:
+        """The steps of a round that were not delivered before a resume; all ranks go on at the same step."""
+        state, progress = place
+        self.ledger = Ledger(progress.steps, progress.samples_seen)
+        self.delivered = 1
+        first = progress.place + 1
+        received, stop = yield from self._regain(place, first)
+        if stop is not None:
+            return stop
+        for begin, end, begun in _pieces(state, first):
+            groups, failure = self._reread(state, begin, end, received)
+            if failure is None:
+                groups, failure = yield from self._decode(groups, [], begin)
+            exact, own, stop = yield from self._exact_counts(state, begin, end, groups, failure)
+            if stop is not None:
+                return stop
+            if not begun:
+                yield from self._note(groups, exact, own)
+            yield from self._steps(state, groups, exact, begin)
+        return None
+
+    def _regain(self, place: Place, first: int) -> Generator[Event, Any, tuple[Received[T], Stop | None]]:
+        """Read again and exchange again what went between ranks: groups from step ``first`` on, and stand-ins."""
+        state, progress = place
+        sent = [one for one in state.sent if one.step >= first]
+        wanted = [(one.destination, one.samples) for one in sent] + [(rank, (one,)) for rank, one in progress.lent]
+        own = progress.stand_in is not None and progress.borrowed_from is None
+        incoming = Counter(origin for origin in state.origins[first:] if origin not in (IDLE, self._rank))
+        if progress.borrowed_from is not None:
+            incoming[progress.borrowed_from] += 1
+        failure: Exception | None = None
+        groups: list[Group[T]] = []
+        try:
+            groups = self._packer.reread([refs for _, refs in wanted] + ([(progress.stand_in,)] if own else []))
+        except Exception as error:  # noqa: BLE001 - whatever ends this rank's stream, all ranks must hear of it
+            failure = error
+        words = [self._status(failure), progress.stand_in is not None, bool(wanted or incoming)]
+        reply = yield Gather(np.array(words, dtype=np.int64))
+        if (reply[:, 0] & (FAILED | CLOSING)).any():
+            return {}, Stop(reply[:, 0], failure)
+        outgoing: dict[int, list[Group[T]]] = {}
+        for (destination, _), group in zip(wanted, groups, strict=False):
+            outgoing.setdefault(destination, []).append(group)
+        received: Received[T] = {}
+        if outgoing or incoming:
+            answer = yield Exchange(outgoing, dict(incoming), copies=True)
+            received = {origin: deque(theirs) for origin, theirs in answer.items()}
+        if reply[:, 2].any():
+            yield ALL_HAVE_THEIRS
+        lent = {rank: group for (rank, _), group in zip(progress.lent, groups[len(sent) :], strict=False)}
+        self._stand_ins.restore(groups[-1] if own else None, lent, reply[:, 1])
+        if progress.borrowed_from is not None:
+            self._stand_ins.accept(received[progress.borrowed_from].pop(), progress.borrowed_from)
+        return received, None
+
+    def _reread(
+        self, state: RoundState, begin: int, end: int, received: Received[T]
+    ) -> tuple[list[Group[T] | None], Exception | None]:
+        """This rank's groups of some steps: its own read again, and those that came from other ranks."""
+        steps = range(begin, end)
+        own = [state.mine[step] for step in steps if state.origins[step] == self._rank]
+        try:
+            groups = iter(self._packer.reread([refs for refs in own if refs is not None]))
+        except Exception as error:  # noqa: BLE001 - whatever ends this rank's stream, all ranks must hear of it
+            return [None] * len(steps), error
+        origins = [state.origins[step] for step in steps]
+        return [
+            None if origin == IDLE else next(groups) if origin == self._rank else received[origin].popleft()
+            for origin in origins
+        ], None
+
+    def _decode(
+        self, groups: list[Group[T] | None], upcoming: list[Group[T] | None], first: int
+    ) -> Generator[Event, Any, tuple[list[Group[T] | None], Exception | None]]:
+        """The groups with images decoded; or none, and what stopped it."""
+        decoded = yield Decode(groups, upcoming, first)
+        if isinstance(decoded, Exception):
+            return [None] * len(groups), decoded
+        return decoded, None
+
+    def _exact_counts(
+        self, state: RoundState, begin: int, end: int, groups: list[Group[T] | None], failure: Exception | None
+    ) -> Generator[Event, Any, tuple[Integers, Flags, Stop | None]]:
+        """All ranks' counts of a decoded burst, of shape (steps, ranks, fields), unless some rank failed or left.
+
+        Beside them where each rank emits a group of its own, of shape (steps, ranks).
+        """
+        steps, fields = end - begin, len(Counts._fields)
+        mine = table([group.counts if group is not None else Counts() for group in groups], steps, fields)
+        is_own = np.array(state.origins[begin:end], dtype=np.int64) == self._rank
+        words = np.array([self._status(failure), self._packer.account().damaged], dtype=np.int64)
+        reply = yield Gather(np.concatenate([words, is_own.astype(np.int64), mine.ravel()]))
+        stopped = (reply[:, 0] & (FAILED | CLOSING)).any()
+        if not stopped:
+            self._check_damage(int(reply[:, 1].sum()))
+        own = reply[:, 2 : 2 + steps].astype(bool).T
+        exact = reply[:, 2 + steps :].reshape(self._ranks, steps, fields).transpose(1, 0, 2)
+        return exact, own, Stop(reply[:, 0], failure) if stopped else None
+
+    def _note(self, groups: list[Group[T] | None], counts: Integers, own: Flags) -> Run:
+        """Keep a stand-in, and give every rank that idles in these steps one, if any rank has one."""
+        self._stand_ins.note(self._rank, groups, counts, own)
+        giver, needy = self._stand_ins.gifts(counts)
+        if self._rank == giver and needy:
+            yield Exchange(self._stand_ins.lend(needy), {}, copies=True)
+        elif self._rank in needy:
+            received = yield Exchange({}, {giver: 1}, copies=True)
+            self._stand_ins.accept(received[giver][0], giver)
+        if needy:
+            yield ALL_HAVE_THEIRS
+
+    def _steps(self, state: RoundState, groups: list[Group[T] | None], counts: Integers, first: int) -> Run:
+        """The steps of a burst, with totals over all ranks; a step on which no rank emits is skipped by all."""
+        for step, (group, of_ranks) in enumerate(zip(groups, counts, strict=True), start=first):
+            self._packer.passed(step)
+            if not of_ranks[:, SAMPLES].any():
+                continue
+            self.delivered += 1
+            totals = self.ledger.enter(of_ranks)
+            ends = self._quota is not None and totals.samples_seen >= self._quota
+            if ends:
+                self.ledger = Ledger()
+            stand_in = None if group is not None else self._stand_ins.mine
+            yield Deliver(group, stand_in, totals, ends, Place(state, self._progress(step)))
+
+    def _progress(self, step: int) -> Progress:
+        stand_ins = self._stand_ins
+        return Progress(
+            place=step,
+            steps=self.ledger.steps,
+            samples_seen=self.ledger.samples_seen,
+            stand_in=None if stand_ins.mine is None else self._packer.references(stand_ins.mine)[0],
+            borrowed_from=stand_ins.borrowed_from,
+            lent=tuple((rank, self._packer.references(group)[0]) for rank, group in stand_ins.lent.items()),
+            packer=self._packer.progress(),
+        )
+
+
+def _pieces(state: RoundState, first: int) -> Iterator[tuple[int, int, bool]]:
+    """The steps from ``first`` on in pieces (begin, end, whether the burst had begun before)."""
+    start = 0
+    for end in state.bursts:
+        begun = start < first
+        length = end if state.images else REREAD_STEPS
+        for begin in range(max(start, first), end, length):
+            yield begin, min(begin + length, end), begun
+        start = end

@@ -1,0 +1,55 @@
+"""A shard's bytes in one pass, with the place: exact reads from a stream that only goes forward."""
+
+from typing import BinaryIO
+
+from odb_stream.config import MEBIBYTE
+from odb_stream.errors import ShardError
+
+MOST_AT_ONCE = 16 * MEBIBYTE
+"""Bytes of one read: a damaged size must not ask for memory that the file cannot fill."""
+
+
+class Tape:
+    """The bytes of a shard from byte ``start`` on; ``at`` is the place of the next one.
+
+    ``name`` is the shard's address, fit for messages. Where ``limit`` is set, reading ends there as at a file's end;
+    to read part after part, set both anew.
+    """
+
+    def __init__(self, name: str, stream: BinaryIO, start: int) -> None:
+        self.name = name
+        self.start = start
+        self.at = start
+        self.limit: int | None = None
+        self._stream = stream
+
+    def read(self, size: int) -> bytes:
+        """The next ``size`` bytes; fewer only at the end. Raises ShardError where the file cannot be read."""
+        if self.limit is not None:
+            size = min(size, self.limit - self.at)
+        data = self._pull(min(size, MOST_AT_ONCE))
+        if len(data) < size and data:
+            parts = [data]
+            missing = size - len(data)
+            while missing and (data := self._pull(min(missing, MOST_AT_ONCE))):
+                parts.append(data)
+                missing -= len(data)
+            data = b"".join(parts)
+        self.at += len(data)
+        return data
+
+    def advance(self, place: int) -> bool:
+        """Go forward to a place; False where the end comes first."""
+        while self.at < place:
+            if not self.read(min(place - self.at, MEBIBYTE)):
+                return False
+        return True
+
+    def _pull(self, size: int) -> bytes:
+        try:
+            return self._stream.read(size) if size else b""
+        except OSError as error:
+            raise ShardError(
+                f"{self.name}, byte offset {self.at}: cannot be read ({error.strerror or error}); "
+                "check the disk or the connection and start again"
+            ) from error

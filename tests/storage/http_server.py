@@ -1,0 +1,161 @@
+"""An HTTP server of the tests' own, which fails as it is told to: it drops, refuses, ignores ranges and lies."""
+
+import contextlib
+import hashlib
+import socket
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Self
+from urllib.parse import unquote
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What one request meets instead of a proper answer.
+
+    ``status`` answers with an error; ``drop_after`` breaks the connection after so many bytes of the body; ``stall``
+    answers nothing until the server ends; ``whole`` sends everything whatever was asked for; ``e_tag`` gives another
+    ETag; ``length_off`` adds to the stated length and ``no_length`` leaves it out.
+    """
+
+    status: int | None = None
+    body: bytes = b""
+    drop_after: int | None = None
+    stall: bool = False
+    whole: bool = False
+    e_tag: str | None = None
+    length_off: int = 0
+    no_length: bool = False
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One request: its method, its target as it came, and its headers in lower case."""
+
+    method: str
+    target: str
+    headers: dict[str, str] = field(repr=False)
+
+    @property
+    def start(self) -> int:
+        """The byte that the request starts at."""
+        return int(self.headers.get("range", "bytes=0-").partition("=")[2].split("-")[0])
+
+
+class FaultyServer:
+    """Serves ``files`` (target without its query -> bytes) on a port of loopback.
+
+    ``faults`` are met by the next requests, one each; ``always`` by all others. With ``tagged`` off no ETag is sent.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.faults: deque[Fault] = deque()
+        self.always: Fault | None = None
+        self.tagged = True
+        self.seen: list[Seen] = []
+        self.ending = threading.Event()
+        owner = self
+
+        class Handler(_Handler):
+            server_of_test = owner
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    @property
+    def url(self) -> str:
+        """Scheme, host and port."""
+        return f"http://{self.authority}"
+
+    @property
+    def authority(self) -> str:
+        """Host and port."""
+        return f"127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ending.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_of_test: FaultyServer
+
+    def do_GET(self) -> None:
+        with contextlib.suppress(ConnectionError):
+            self._answer()
+
+    do_HEAD = do_PUT = do_DELETE = do_POST = do_GET
+
+    def log_message(self, *arguments: object) -> None:
+        """Says nothing."""
+
+    def _answer(self) -> None:
+        server = self.server_of_test
+        server.seen.append(Seen(self.command, self.path, {name.lower(): text for name, text in self.headers.items()}))
+        fault = server.faults.popleft() if server.faults else server.always or Fault()
+        if fault.stall:
+            server.ending.wait(60)
+            self.close_connection = True
+            return
+        data = server.files.get(self.path.partition("?")[0], server.files.get(unquote(self.path)))
+        if fault.status is not None or data is None:
+            self._refuse(fault.status or 404, fault.body)
+            return
+        e_tag = fault.e_tag or f'"{hashlib.sha256(data).hexdigest()[:16]}"'
+        if self.headers.get("If-Match", e_tag) != e_tag:
+            self._refuse(412, b"")
+            return
+        self._send(fault, data, e_tag if server.tagged else None)
+
+    def _refuse(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Retry-After", "1")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _send(self, fault: Fault, data: bytes, e_tag: str | None) -> None:
+        first, last = 0, len(data)
+        asked = self.headers.get("Range")
+        if asked is not None and not fault.whole:
+            start, _, end = asked.partition("=")[2].partition("-")
+            first, last = int(start), min(int(end) + 1, len(data)) if end else len(data)
+            if first >= len(data):
+                self._refuse(416, b"")
+                return
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {first}-{last - 1 + fault.length_off}/{len(data) + fault.length_off}")
+        else:
+            self.send_response(200)
+        if not fault.no_length:
+            self.send_header("Content-Length", str(last - first + fault.length_off))
+        if e_tag is not None:
+            self.send_header("ETag", e_tag)
+        if fault.no_length or fault.length_off:
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        body = data[first:last]
+        self.wfile.write(body if fault.drop_after is None else body[: fault.drop_after])
+        if fault.drop_after is not None:
+            self.wfile.flush()
+            self.close_connection = True
+            with contextlib.suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,145 @@
+"""A real S3-compatible server on loopback: started, killed and started again on the same ports and data."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from odb_stream.shardio.options import Storage
+
+BUCKET = "shards"
+FULL = ("full-key-id", "full-secret-0123456789")
+READER = ("reader-key-id", "reader-secret-0123456789")
+PATIENCE = 60.0
+
+IDENTITIES = {
+    "identities": [
+        {
+            "name": name,
+            "credentials": [{"accessKey": key, "secretKey": secret}],
+            "actions": actions,
+        }
+        for name, (key, secret), actions in (
+            ("full", FULL, ["Admin", "Read", "Write", "List", "Tagging"]),
+            ("reader", READER, ["Read", "List"]),
+        )
+    ]
+}
+
+PORTS = [
+    f"{part}.port{kind}"
+    for part in ("master", "volume", "filer", "s3", "admin")
+    for kind in ("", ".grpc")
+]  # fmt: skip
+
+
+def program() -> str | None:
+    """The server's program: beside the interpreter, where pip puts it, or on the path."""
+    return shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+class S3Server:
+    """One server with its data in a folder; the bucket ``BUCKET`` is there, others are not made."""
+
+    def __init__(self, folder: Path, weed: str) -> None:
+        self._folder = folder
+        self._weed = weed
+        self._ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
+        self._process: subprocess.Popen[bytes] | None = None
+        (folder / "data").mkdir()
+        (folder / "identities.json").write_text(json.dumps(IDENTITIES))
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._ports['s3.port']}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def options(self, key: tuple[str, str] = FULL, **settings: object) -> Storage:
+        """Settings to reach this server with a key."""
+        settings = {"retry_seconds": 10.0, **settings}
+        return Storage(
+            endpoint=self.endpoint, region="us-east-1", access_key_id=key[0], secret_access_key=key[1], **settings
+        )  # type: ignore[arg-type]
+
+    def start(self) -> None:
+        """Start it, and wait until the bucket can be listed."""
+        command = [
+            self._weed,
+            # Otherwise it looks in the home folder for settings.
+            f"-config_dir={self._folder}",
+            "mini",
+            f"-dir={self._folder / 'data'}",
+            "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
+            "-master.telemetry=false",
+            "-webdav=false",
+            "-admin.ui=false",
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+            f"-s3.config={self._folder / 'identities.json'}",
+            "-s3.autoCreateBucket=false",
+            f"-bucket={BUCKET}",
+            *(f"-{name}={port}" for name, port in self._ports.items()),
+        ]
+        with open(self._folder / "log", "ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder)
+        store = S3Store(
+            BUCKET,
+            config={
+                "endpoint": self.endpoint,
+                "region": "us-east-1",
+                "access_key_id": FULL[0],
+                "secret_access_key": FULL[1],
+            },
+            client_options={"allow_http": True},
+            retry_config={"max_retries": 0},
+        )
+        until = time.monotonic() + PATIENCE
+        while not self._answers(store):
+            assert self._process.poll() is None, (self._folder / "log").read_text()[-3000:]
+            assert time.monotonic() < until, (self._folder / "log").read_text()[-3000:]
+            threading.Event().wait(0.05)
+
+    def _answers(self, store: S3Store) -> bool:
+        """Whether an object can be written and read: all parts of the server have found each other."""
+        try:
+            obstore.put(store, "probe", b"x")
+            obstore.delete(store, "probe")
+        except (BaseError, OSError):
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End it at once, as a power cut would."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(PATIENCE)
+
+    def stop(self) -> None:
+        """End it, whatever its state."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()

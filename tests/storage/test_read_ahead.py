@@ -1,0 +1,82 @@
+"""The buffer between the thread that fetches and the one that reads."""
+
+import threading
+
+import pytest
+
+from odb_stream.errors import ShardError
+from odb_stream.shardio.access import StoreError
+from odb_stream.shardio.read_ahead import Buffer, Stream
+
+
+def test_the_fetcher_waits_for_room() -> None:
+    buffer = Buffer(100)
+    put: list[int] = []
+    full = threading.Event()
+
+    def fetch() -> None:
+        for number in range(20):
+            if number == 4:
+                full.set()
+            if not buffer.put(bytes([number]) * 30):
+                return
+            put.append(number)
+        buffer.end(None)
+
+    thread = threading.Thread(target=fetch)
+    thread.start()
+    assert full.wait(20)
+    assert put == [0, 1, 2, 3]  # 90 bytes are less than 100, 120 are not
+    assert b"".join(iter(buffer.take, b"")) == b"".join(bytes([number]) * 30 for number in range(20))
+    thread.join(20)
+    assert put == list(range(20))
+
+
+def test_closing_frees_the_fetcher() -> None:
+    buffer = Buffer(1)
+    results: list[bool] = []
+    first_is_in = threading.Event()
+
+    def fetch() -> None:
+        results.append(buffer.put(b"xx"))
+        first_is_in.set()
+        results.append(buffer.put(b"yy"))
+
+    thread = threading.Thread(target=fetch)
+    thread.start()
+    assert first_is_in.wait(20)
+    buffer.close()
+    thread.join(20)
+    assert results == [True, False]
+    assert buffer.closed_within(1000) is True
+    assert buffer.take() == b""
+
+
+def test_an_error_comes_after_the_bytes_and_stays() -> None:
+    buffer = Buffer(100)
+    buffer.open()
+    buffer.put(b"abc")
+    buffer.end(StoreError("the connection broke"))
+    stream = Stream(buffer, "s3://b/k", 1000)
+    assert stream.read(10) == b"abc"
+    for _ in range(2):
+        with pytest.raises(ShardError, match="s3://b/k, byte offset 1003: the connection broke"):
+            stream.read(10)
+    stream.close()
+    with pytest.raises(ValueError, match="closed"):
+        stream.read(1)
+
+
+def test_an_error_before_the_first_answer() -> None:
+    buffer = Buffer(100)
+    buffer.end(StoreError("no"))
+    with pytest.raises(StoreError, match="no"):
+        buffer.wait_open()
+
+
+def test_the_end() -> None:
+    buffer = Buffer(100)
+    buffer.put(b"abc")
+    buffer.end(None)
+    buffer.wait_open()
+    assert (buffer.take(), buffer.take(), buffer.take()) == (b"abc", b"", b"")

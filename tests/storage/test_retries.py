@@ -1,0 +1,117 @@
+"""When a failure is tried again: growing pauses with jitter, within the limit, and counted anew after progress."""
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odb_stream.shardio.failures import Failure, Kind, explain
+from odb_stream.shardio.retries import FIRST_PAUSE, LONGEST_PAUSE, Patience, RequestFailed, retried
+
+BROKEN = Failure(Kind.TEMPORARY, "the connection broke")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@given(limit=st.floats(0, 200), trying=st.floats(0, 20))
+def test_pauses_grow_and_end_at_the_limit(limit: float, trying: float) -> None:
+    clock = Clock()
+    patience = Patience("x", limit, clock=clock)
+    pauses: list[float] = []
+    begin = clock.now
+    with pytest.raises(RequestFailed) as failed:
+        while len(pauses) < 10_000:
+            pauses.append(patience.pause(BROKEN))
+            clock.now += pauses[-1] + trying
+    assert failed.value.failure is BROKEN
+    # A try that has begun may end after the limit, and a last one begins at the limit.
+    assert limit - 1e-6 <= clock.now - begin <= limit + trying + 1e-6
+    for count, pause in enumerate(pauses[:-1]):
+        step = min(FIRST_PAUSE * 2**count, LONGEST_PAUSE)
+        assert step / 2 <= pause <= step
+    assert all(pause <= LONGEST_PAUSE for pause in pauses)
+
+
+def test_pauses_differ_from_rank_to_rank() -> None:
+    assert len({Patience("x", 100).pause(BROKEN) for _ in range(20)}) > 10
+
+
+def test_progress_lets_the_limit_count_anew(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    patience = Patience("s3://b/k", 10, clock=clock)
+    for _ in range(5):
+        patience.pause(BROKEN)
+        patience.pause(BROKEN)
+        assert patience.failing
+        # The reader may be slow: what passes between progress and the next failure does not count.
+        clock.now += 9
+        patience.progress()
+        clock.now += 1000
+    assert not patience.failing
+    assert caplog.messages == ["s3://b/k: the connection broke; trying again for up to 10 s"] * 5
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.TEMPORARY])
+def test_what_lasts_is_not_tried_again(kind: Kind) -> None:
+    with pytest.raises(RequestFailed, match="tried once"):
+        Patience("x", 100).pause(Failure(kind, "no"))
+
+
+def test_credentials_that_were_there_before_may_come_back() -> None:
+    lost = Failure(Kind.NO_CREDENTIALS, "no")
+    assert Patience("x", 100, known=True).pause(lost) > 0
+    patience = Patience("x", 100)
+    patience.progress()
+    assert patience.pause(lost) > 0
+
+
+def test_a_request_is_repeated_until_it_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odb_stream.shardio.retries.FIRST_PAUSE", 0.001)
+    answers = iter([OSError("broken"), OSError("broken"), None])
+
+    def request() -> str:
+        if (error := next(answers)) is not None:
+            raise error
+        return "done"
+
+    assert retried(request, Patience("x", 10)) == "done"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "words"),
+    [
+        ("status", Kind.TEMPORARY, "the connection broke"),
+        ("Server returned non-2xx status code: 503 Service Unavailable: <Code>SlowDown</Code>", Kind.TEMPORARY,
+         "the server answered 503 Service Unavailable (SlowDown)"),
+        ("non-2xx status code: 429 Too Many Requests: ", Kind.TEMPORARY, "the server answered 429 Too Many Requests"),
+        ("non-2xx status code: 599 ", Kind.TEMPORARY, "the server answered 599"),
+        ("non-2xx status code: 501 ", Kind.PERMANENT, "the server answered 501 Not Implemented"),
+        ("non-2xx status code: 400 Bad Request: <Code>RequestTimeout</Code>", Kind.TEMPORARY,
+         "the server answered 400 Bad Request (RequestTimeout)"),
+        ("non-2xx status code: 400 Bad Request: <Code>InvalidArgument</Code>", Kind.PERMANENT,
+         "the server answered 400 Bad Request (InvalidArgument)"),
+        ("non-2xx status code: 400 Bad Request: <Code>ExpiredToken</Code>", Kind.DENIED,
+         "the server answered 400 Bad Request (ExpiredToken)"),
+        ("non-2xx status code: 404 Not Found: <Code>NoSuchBucket</Code>", Kind.NO_BUCKET,
+         "the server answered 404 Not Found (NoSuchBucket)"),
+        ("non-2xx status code: 403 Forbidden: ", Kind.DENIED, "the server answered 403 Forbidden"),
+        ("failed (code: AccessDenied)", Kind.DENIED, "the server answered AccessDenied"),
+        ("GET http://169.254.169.254/latest: non-2xx status code: 403 ", Kind.NO_CREDENTIALS,
+         "the server answered 403 Forbidden"),
+        ("kind: Connect, ConnectionRefused", Kind.TEMPORARY, "no server answers there (connection refused)"),
+        ("kind: Connect, dns error", Kind.TEMPORARY, "the name of the host is not known"),
+        ("source: BadScheme", Kind.PERMANENT,
+         "the endpoint has no encryption: set AWS_ALLOW_HTTP=true, or Storage.endpoint"),
+    ],
+)  # fmt: skip
+def test_kinds_and_words_of_failures(text: str, kind: Kind, words: str) -> None:
+    failure = explain(OSError(text))
+    assert (failure.kind, failure.words) == (kind, words)
