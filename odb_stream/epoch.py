@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from torchdata.nodes import BaseNode
 
 from odb_stream.batching.footprint import Footprint
+from odb_stream.batching.ledger import Ledger
 from odb_stream.batching.protocol import Program
 from odb_stream.config import Settings, World
+from odb_stream.elastic import reading_of
 from odb_stream.errors import OdbStreamError, StageError, StateError
 from odb_stream.metrics import Totals
 from odb_stream.nodes.accumulate import Accumulate
@@ -18,11 +20,11 @@ from odb_stream.nodes.collate import STEP_KEY, Batch, Collate, Finished
 from odb_stream.nodes.decoder import Decoder
 from odb_stream.nodes.drops import Drops
 from odb_stream.nodes.modality import DummyRule
-from odb_stream.nodes.pack import Held, Pack, PackSnapshot
+from odb_stream.nodes.pack import Held, Pack
 from odb_stream.nodes.prefetch import Prefetch
 from odb_stream.nodes.prepare import Outcome, PrepareRecords
 from odb_stream.nodes.read import CHUNK, Read
-from odb_stream.resume import Saved
+from odb_stream.resume import Carried, Saved
 from odb_stream.runtime.channel import Channel
 from odb_stream.runtime.transport import Transport
 from odb_stream.runtime.waits import Waits
@@ -60,8 +62,10 @@ class Shop:
         image = self.dummy.image
         return Footprint.of(self.settings, dummy_tokens=image.tokens, dummy_patches=image.image.patches)
 
-    def reading(self, number: int) -> Reading:
-        """Open one pass over the data; the first was opened when the loader was built."""
+    def reading(self, number: int, rest: str | None) -> Reading:
+        """Open one pass over the data, or its ``rest``; the first was opened when the loader was built."""
+        if rest is not None:
+            return reading_of(rest, self.source, self.world, self.settings.seed)
         first, self.first_reading = self.first_reading, None
         if number == 0 and first is not None:
             return first
@@ -71,14 +75,15 @@ class Shop:
 class Passes:
     """Opens the passes of one rank over its data. Refers to no stream, so that a forgotten one can be collected."""
 
-    def __init__(self, shop: Shop) -> None:
+    def __init__(self, shop: Shop, rest: str | None) -> None:
         self._shop = shop
+        self._rest = rest
         self.readings: list[Reading] = []
 
     def open(self, number: int, position: ReadingPosition) -> BaseNode[Outcome]:
         """The prepared records of a pass, in order, from a position on."""
         shop = self._shop
-        reading = shop.reading(number)
+        reading = shop.reading(number, self._rest)
         self.readings.append(reading)
         read = Read(reading, shop.waits, position)
         return PrepareRecords(read, shop.pool, workers=shop.settings.workers, waits=shop.waits)
@@ -88,7 +93,7 @@ class Passes:
         if not held:
             return []
         pool, reading = self._shop.pool, self.readings[-1]
-        records = [reading.fetch(ref, epoch) for ref, epoch in held]
+        records = reading.fetch_all(held)
         chunks = [records[first : first + CHUNK] for first in range(0, len(records), CHUNK)]
         samples = []
         for chunk, future in [(chunk, pool.submit(chunk)) for chunk in chunks]:
@@ -112,20 +117,21 @@ class Stream:
         number = begin.stream
         place = None if begin.step is None else begin.step.begin()
         self._shop = shop
-        self._passes = Passes(shop)
+        self._passes = Passes(shop, begin.rest)
         self.settled = False
         repeat = settings.closure == "quota"
         footprint = shop.footprint
         self.drops = Drops(shop.logged_reasons, shop.quarantine)
-        if place is not None:
-            self.drops.restore(place.progress.packer)
+        self.rest = begin.rest
+        carried = begin.carried or Carried(0, 0)
+        self.drops.restore(carried.drops if place is None else place.progress.packer)
         self.pack = Pack(
             self._passes.open,
             self._passes.reread,
             settings,
             footprint,
             self.drops,
-            begin=PackSnapshot.start(number) if place is None else place.round.packer,
+            begin=carried.packer(number) if place is None else place.round.packer,
             repeat=repeat,
         )
         channel: Channel[Finished] = Channel(
@@ -144,6 +150,7 @@ class Stream:
             most_bytes=settings.max_bytes,
             failure_budget=settings.failure_budget,
             resume=place,
+            ledger=Ledger(carried.steps, carried.samples_seen),
         )
         decoder = Decoder(shop.pool, footprint, shop.waits, self.drops)
         self.align = Align(
@@ -215,7 +222,7 @@ class Epoch(Iterator[Batch]):
         self._shop = shop
         self.stream = stream
         self._number = begin.epoch
-        self._emitted_by_all = 0 if begin.step is None else begin.step.progress.samples_seen
+        self._emitted_by_all = begin.samples_seen
         self._ended = False
         self._superseded = False
 
@@ -249,7 +256,10 @@ class Epoch(Iterator[Batch]):
         shop = self._shop
         number = self._number + step.ends_epoch
         stream, taken = self.stream.program.epoch, self.stream.align.taken
-        saved = Saved(number, stream, shop.mine.copy(), shop.everyone.copy(), step.state, step.accumulation, taken)
+        rest = None if step.ends_epoch else self.stream.rest
+        saved = Saved(
+            number, stream, shop.mine.copy(), shop.everyone.copy(), step.state, step.accumulation, taken, rest
+        )
         shop.states.append((step.info.step, saved))
 
     def _finish(self) -> None:

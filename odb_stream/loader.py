@@ -21,12 +21,13 @@ from odb_stream.config import (
     Settings,
     World,
 )
+from odb_stream.elastic import is_merged, merged_from
 from odb_stream.epoch import Epoch, Shop, Stream
 from odb_stream.errors import ConfigError, StateError
 from odb_stream.meeting import agree, connect, current_world, dummy_image, leave, plan_in_words, total_samples
 from odb_stream.nodes.collate import Batch
 from odb_stream.pipeline import Pipeline
-from odb_stream.resume import Saved, identity_of, saved_from
+from odb_stream.resume import Saved, identity_of, saved_from, sealed, unsealed
 from odb_stream.runtime.workers import WorkerPool
 from odb_stream.shardio.quarantine import Quarantine
 from odb_stream.shardio.source import Segment
@@ -186,7 +187,7 @@ class Loader:
         return Saved(epoch, epoch, self._shop.mine.copy(), self._shop.everyone.copy())
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """Where this rank stands, exactly: plain data, fit for JSON; samples are referred to, never contained.
+        """Where this rank stands, exactly: few values under fixed keys, fit for JSON; it refers to samples only.
 
         After the last step that was yielded, or after ``step``, one of the last ``max(lookahead, 2 * grad_accum)`` of
         this epoch, for trainers that pull ahead. Between epochs it is the start of the next one. Saved by all ranks at
@@ -206,19 +207,25 @@ class Loader:
                 kept = f"{min(numbers)} to {max(numbers)}" if numbers else "none yet"
                 raise StateError(f"there is no state after step {step} of this epoch; kept are those of steps: {kept}")
             saved = known[step]
-        return saved.plain(self._identity)
+        return sealed(saved.plain(self._identity))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state: the next ``for`` loop makes the steps that would have come after it.
 
-        Every rank loads the state that it saved at the same step. An epoch that is running ends. Nothing is read here.
+        Every rank loads the state that it saved at the same step, or all load what :func:`odb_stream.resume.merge`
+        made of them, when the number of ranks has changed; only then indexes are read here. An epoch that is running
+        ends.
 
         Raises StateError for a state of other settings, data or ranks, or of another rank; it names what differs. That
         ranks stand at different steps is found by the first step, on all ranks.
         """
         if self._closed:
             raise ConfigError("this Loader is closed: build a new one")
-        saved = saved_from(state, self._identity)
+        content = unsealed(state)
+        if is_merged(content):
+            saved = merged_from(content, self._identity, self._shop.source, self._settings.seed)
+        else:
+            saved = saved_from(content, self._identity)
         self._end_epoch()
         if self._endless is not None:
             self._endless.close()

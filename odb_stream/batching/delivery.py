@@ -49,6 +49,7 @@ class Delivery(Generic[T]):
         quota: int | None,
         status: Callable[[Exception | None], int],
         check_damage: Callable[[int], None],
+        ledger: Ledger,
     ) -> None:
         self._rank = rank
         self._ranks = ranks
@@ -57,7 +58,7 @@ class Delivery(Generic[T]):
         self._status = status
         self._check_damage = check_damage
         self._stand_ins: StandIns[T] = StandIns(ranks, footprint)
-        self.ledger = Ledger()
+        self.ledger = ledger
         self.delivered = 0
         """Steps delivered in the rounds since the program last set this to 0."""
 

@@ -46,6 +46,7 @@ from odb_stream.batching.heads import (
     pack_head,
     stop_error,
 )
+from odb_stream.batching.ledger import Ledger
 from odb_stream.batching.splitting import missing_groups, replaced, split_candidates, split_counts, split_groups
 from odb_stream.batching.states import Place, References, RoundState, Sent
 from odb_stream.config import FailureBudget
@@ -62,7 +63,8 @@ class Program(Generic[T]):
 
     ``closing`` tells whether this rank's training loop has left. ``quota`` ends an epoch at the first step at which all
     ranks together emitted that many samples; the stream must then be endless. ``most_bytes`` bounds what a rank plans
-    ahead in a drain. ``resume`` is where to go on; the packer must stand there. ``account`` is over all ranks, as of
+    ahead in a drain. ``resume`` is where to go on; the packer must stand there. ``ledger`` holds what was done in the
+    epoch before by other ranks. ``account`` is over all ranks, as of
     the last gather of heads.
     """
 
@@ -78,6 +80,7 @@ class Program(Generic[T]):
     most_bytes: int = 512 * 1024 * 1024
     failure_budget: FailureBudget = field(default_factory=lambda: FailureBudget(share=None))
     resume: Place | None = None
+    ledger: Ledger = field(default_factory=Ledger)
     round: int = 0
 
     def __post_init__(self) -> None:
@@ -95,6 +98,7 @@ class Program(Generic[T]):
             quota=self.quota,
             status=self._status,
             check_damage=self._check_damage,
+            ledger=self.ledger,
         )
 
     @property

@@ -25,9 +25,9 @@ def index(
     from odb_stream.shardio.index import build_index, write_index
 
     options = storage_options(endpoint)
+    for pattern in storage.patterns(urls):
+        storage.require_writable(pattern, options)
     addresses = storage.expand(urls, options)
-    for address in addresses:
-        storage.require_writable(address, options)
     written = []
     samples = 0
     with progress("indexing", total=len(addresses)) as advance:

@@ -2,7 +2,8 @@
 
 import logging
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from odb_stream.sample import Drop, Record
 from odb_stream.shardio.quarantine import Quarantine
@@ -16,6 +17,32 @@ class DropCounts(NamedTuple):
     by_reason: tuple[tuple[str, int], ...] = ()
     by_source: tuple[tuple[int, int], ...] = ()
     damaged: int = 0
+
+    @classmethod
+    def total(cls, counts: "Iterable[DropCounts]") -> "DropCounts":
+        """The sum of these counts."""
+        by_reason: Counter[str] = Counter()
+        by_source: Counter[int] = Counter()
+        damaged = 0
+        for one in counts:
+            by_reason.update(dict(one.by_reason))
+            by_source.update(dict(one.by_source))
+            damaged += one.damaged
+        return cls(tuple(by_reason.items()), tuple(by_source.items()), damaged)
+
+    def plain(self) -> dict[str, Any]:
+        """The counts as plain data, fit for JSON."""
+        return {
+            "by_reason": dict(self.by_reason),
+            "by_source": [list(pair) for pair in self.by_source],
+            "damaged": self.damaged,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "DropCounts":
+        """What :meth:`plain` wrote."""
+        sources = tuple((source, number) for source, number in plain["by_source"])
+        return cls(tuple(plain["by_reason"].items()), sources, plain["damaged"])
 
 
 class Drops:

@@ -49,9 +49,7 @@ class SavedStep(NamedTuple):
             "stand_in": None if progress.stand_in is None else _flat(progress.stand_in),
             "borrowed_from": progress.borrowed_from,
             "lent": [[rank, *_flat(held)] for rank, held in progress.lent],
-            "dropped": dict(drops.by_reason),
-            "dropped_by_source": [list(pair) for pair in drops.by_source],
-            "damaged": drops.damaged,
+            "dropped": drops.plain(),
             "moved_in": self.moved_in,
             "moved_out": self.moved_out,
         }
@@ -97,11 +95,7 @@ def saved_step(plain: dict[str, Any]) -> SavedStep:
             stand_in=None if stand_in is None else _held(stand_in),
             borrowed_from=plain["borrowed_from"],
             lent=tuple((rank, _held(held)) for rank, *held in plain["lent"]),
-            packer=DropCounts(
-                tuple(plain["dropped"].items()),
-                tuple((source, number) for source, number in plain["dropped_by_source"]),
-                plain["damaged"],
-            ),
+            packer=DropCounts.from_plain(plain["dropped"]),
         )
         saved = SavedStep(plain["round"], progress, plain["moved_in"], plain["moved_out"])
         saved.begin()
@@ -145,15 +139,27 @@ def _taken(held: Iterator[Held], size: int) -> References | None:
 
 
 def pack_held(held: Sequence[Held]) -> str:
-    """References with their epochs as text: rows of five integers, the differences of neighbours, compressed."""
-    rows = np.array([(*ref, epoch) for ref, epoch in held], dtype=np.int64).reshape(-1, _WIDTH)
-    return _text(np.diff(rows, axis=0, prepend=np.zeros((1, _WIDTH), dtype=np.int64)))
+    """References with their epochs as text."""
+    return pack_rows([(*ref, epoch) for ref, epoch in held])
 
 
 def unpack_held(text: str) -> list[Held]:
     """The references and epochs that :func:`pack_held` wrote."""
-    rows = np.cumsum(_integers(text).reshape(-1, _WIDTH), axis=0)
-    return [(SampleRef(*ref), epoch) for *ref, epoch in rows.tolist()]
+    return [(SampleRef(*ref), epoch) for *ref, epoch in unpack_rows(text, _WIDTH)]
+
+
+def pack_rows(rows: Sequence[tuple[int, ...]]) -> str:
+    """Rows of integers, all of one width, as text: the differences of neighbours, compressed."""
+    if not rows:
+        return pack_integers(())
+    table = np.array(rows, dtype=np.int64)
+    return _text(np.diff(table, axis=0, prepend=np.zeros((1, table.shape[1]), dtype=np.int64)))
+
+
+def unpack_rows(text: str, width: int) -> list[list[int]]:
+    """The rows that :func:`pack_rows` wrote."""
+    rows: list[list[int]] = np.cumsum(_integers(text).reshape(-1, width), axis=0).tolist()
+    return rows
 
 
 def pack_integers(values: Any) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from odb_stream.config import World
 from odb_stream.errors import ConfigError, ShardError, StageError, StateError
 from odb_stream.sample import START, Position, ReadingPosition, Record, SampleRef, in_one_source
 from odb_stream.seeds import DATASET_ORDER, of_source, permutation
-from odb_stream.shardio.rest import of_items
+from odb_stream.shardio.rest import items_in, of_items
 from odb_stream.shardio.rest import of_source as rows_of_source
 from odb_stream.shardio.source import Opener, Rest, Segment
 
@@ -47,8 +48,9 @@ class FromDataset:
 
     @property
     def fingerprint(self) -> str:
-        """Type and length: the items themselves are not looked at."""
-        return f"{describe(self.dataset)} of {_length(self.dataset)} items{', shuffled' if self.shuffle else ''}"
+        """Type, length, and how it is read: the items themselves are not looked at."""
+        way = ("" if self.shuffle else ", not shuffled") + (", sharded" if self.sharded else "")
+        return f"{describe(self.dataset)} of {_length(self.dataset)} items{way}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,19 +83,17 @@ class FromDataset:
         for row in rows:
             if row.shard or row.stop > length:
                 raise StateError(f"{row} is none of the {length} items of {name}: give the same dataset")
-        items = [np.empty(0, dtype=np.intp)]
-        for epoch in dict.fromkeys(row.epoch for row in rows):
-            left = np.concatenate([np.arange(row.start, row.stop) for row in rows if row.epoch == epoch])
+        items, epochs = [items_in(())], [items_in(())]
+        for epoch, group in groupby(rows, key=lambda row: row.epoch):
+            left = items_in(tuple(group))
             if self.shuffle:
                 # With their number, so that it is not the order of a whole pass.
                 left = left[permutation(len(left), of_source(DATASET_ORDER, source), seed, epoch, len(left))]
             items.append(left)
-        epochs = [np.full(row.stop - row.start, row.epoch, dtype=np.intp) for row in rows]
-        place = (world.rank - turn) % world.size
-        order, passes = np.concatenate(items), np.concatenate([items[0], *epochs])
-        return DatasetReading(
-            name, order[place :: world.size], passes[place :: world.size], length, world.rank, source=source
-        )
+            epochs.append(np.full_like(left, epoch))
+        own = slice((world.rank - turn) % world.size, None, world.size)
+        order, passes = np.concatenate(items), np.concatenate(epochs)
+        return DatasetReading(name, order[own], passes[own], length, world.rank, source=source)
 
     def opener(self) -> Opener:
         """Fetches ``dataset[index]``."""

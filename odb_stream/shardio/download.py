@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CHUNK = 512 * 1024
 """Bytes that go from the thread to the reader at once, at least; after a broken connection they go as they come."""
-READER_BYTES = 128 * 1024
+READER_BYTES = 16 * 1024
 """Small reads are served from a buffer of this size."""
 
 logger = logging.getLogger(__name__)

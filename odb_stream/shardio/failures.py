@@ -69,6 +69,7 @@ _SIGNS: tuple[tuple[str, Kind, str], ...] = (
     ("TimedOut", Kind.TEMPORARY, "the server did not answer in time"),
     ("kind: Timeout", Kind.TEMPORARY, "the server did not answer in time"),
     ("kind: Connect", Kind.TEMPORARY, "the server could not be reached"),
+    ("error sending request", Kind.TEMPORARY, "the server could not be reached"),
 )
 
 

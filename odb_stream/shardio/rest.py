@@ -37,6 +37,14 @@ def of_items(source: int, epoch: int, items: npt.NDArray[np.intp]) -> list[Rest]
     return of_spans(source, epoch, 0, tuple(zip(starts.tolist(), stops.tolist(), strict=True)))
 
 
+def items_in(rows: Sequence[Rest]) -> npt.NDArray[np.intp]:
+    """The items of rows, one row after another, shape (items,)."""
+    starts = np.array([row.start for row in rows], dtype=np.intp)
+    lengths = np.array([row.stop - row.start for row in rows], dtype=np.intp)
+    before = np.cumsum(lengths) - lengths
+    return np.repeat(starts - before, lengths) + np.arange(lengths.sum())
+
+
 def normalised(rows: Iterable[Rest]) -> tuple[Rest, ...]:
     """The rows sorted by source, epoch, shard and number, with neighbours joined.
 

@@ -94,11 +94,14 @@ class OpenShards:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the shards' names without their folders, and of the samples in each where an index tells."""
+        """A digest of the shards' names without their folders, and of the samples in each where an index tells.
+
+        It also says where they are not shuffled.
+        """
         shards = zip(self.addresses, self.found, strict=True)
         text = repr([(storage.log_name(address).rpartition("/")[2], count) for address, count in shards])
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        return f"{len(self.addresses)} shards, {digest}{', shuffled' if self.shuffle else ''}"
+        return f"{len(self.addresses)} shards, {digest}{'' if self.shuffle else ', not shuffled'}"
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from odb_stream.shardio.http_files import HttpFiles
 from odb_stream.shardio.local import LocalFiles
 from odb_stream.shardio.options import DEFAULT, Storage
 from odb_stream.shardio.remote import Objects
+from odb_stream.shardio.stores import bucket_store, http_store
 
 INDEX_SUFFIX = ".idx.json"
 """What the name of a shard's sidecar index ends with; globs leave such files out."""
@@ -71,6 +72,14 @@ def _bucket(scheme: str, bucket: str, options: Storage) -> Objects:
     return Objects(scheme, bucket, options)
 
 
+def forget_clients() -> None:
+    """Make new clients of stores from now on, which see what the environment says now."""
+    _http.cache_clear()
+    _bucket.cache_clear()
+    bucket_store.cache_clear()
+    http_store.cache_clear()
+
+
 def patterns(urls: Urls) -> tuple[str, ...]:
     """Brace lists opened and schemes checked, in the order given; looks at no file.
 
@@ -83,17 +92,18 @@ def patterns(urls: Urls) -> tuple[str, ...]:
     for url in given:
         if not isinstance(url, str | os.PathLike) or not os.fspath(url):
             raise ConfigError(f"a shard address must be a non-empty string, not {url!r}")
-        address = os.fspath(url)
-        resolve(address)
-        try:
-            opened.extend(braceexpand(address))
-        except ValueError as error:
-            raise ConfigError(
-                f"{log_name(address)!r}: the braces do not match; write for example shard-{{000..015}}.tar"
-            ) from error
+        resolve(os.fspath(url))
+        opened.extend(_open_braces(os.fspath(url)))
     for address in opened:
         resolve(address)
     return tuple(opened)
+
+
+def _open_braces(address: str) -> list[str]:
+    # The parser's error tells the whole address, so it stays out of the chain of causes.
+    with contextlib.suppress(ValueError):
+        return list(braceexpand(address))
+    raise ConfigError(f"{log_name(address)!r}: the braces do not match; write for example shard-{{000..015}}.tar")
 
 
 def expand(urls: Urls, options: Storage = DEFAULT) -> tuple[str, ...]:

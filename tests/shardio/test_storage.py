@@ -66,8 +66,9 @@ def test_reading(tmp_path: Path) -> None:
         ("cat a.tar |", "command"),
         ("{pipe:cat,a}.tar", "pipe"),
         ("-", "pipe"),
-        ("s3://bucket/a.tar", "s3:// addresses cannot be read; accepted are local paths and file://"),
-        ("ftp://host/a.tar", "accepted are"),
+        ("ftp://host/a.tar", "ftp:// addresses cannot be read; accepted are local paths and file://, s3://, gs://, az://"),
+        ("https://host/a-*.tar", "no list of its files"),
+        ("s3://user:secret@bucket/a.tar", "credentials do not belong in the address"),
         ("a-{000..001.tar", "braces"),
     ],
 )
@@ -102,9 +103,12 @@ def test_the_same_shard_twice_is_refused_under_any_name(tmp_path: Path) -> None:
 
 def test_log_names_hold_no_secrets() -> None:
     assert storage.log_name("https://user:secret@host:8080/a.tar?token=secret#x") == "https://host:8080/a.tar"
-    assert storage.log_name("/data/a.tar") == "/data/a.tar"
+    assert storage.log_name("https://user:secret@host?token=secret") == "https://host"
+    assert storage.log_name("s3://bucket/a?b*.tar") == "s3://bucket/a?b*.tar"
+    assert storage.log_name("s3://key:secret@bucket/a.tar?X-Amz-Signature=secret") == "s3://bucket/a.tar"
+    assert storage.log_name("/data/a?b=c.tar") == "/data/a?b=c.tar"
     with pytest.raises(ConfigError) as refused:
-        storage.resolve("https://user:secret@host/a.tar?token=secret")
+        storage.resolve("ftp://user:secret@host/a.tar?token=secret")
     assert "secret" not in str(refused.value)
 
 

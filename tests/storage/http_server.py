@@ -11,6 +11,13 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import unquote
 
+# What a bucket answers to the requests of an upload in parts; one answer serves the start and the end of it.
+UPLOADS = {
+    "POST": b"<Result><Bucket>b</Bucket><Key>k</Key><UploadId>parts-1</UploadId><ETag>&quot;all&quot;</ETag></Result>",
+    "PUT": b"",
+    "DELETE": b"",
+}
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -46,9 +53,10 @@ class Seen:
 
 
 class FaultyServer:
-    """Serves ``files`` (target without its query -> bytes) on a port of loopback.
+    """Serves ``files`` (target without its query -> bytes) on a port of loopback, and takes uploads as a bucket does.
 
-    ``faults`` are met by the next requests, one each; ``always`` by all others. With ``tagged`` off no ETag is sent.
+    Uploads are noted and thrown away. ``faults`` are met by the next requests, one each; ``always`` by all others. With
+    ``tagged`` off no ETag is sent.
     """
 
     def __init__(self) -> None:
@@ -98,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(ConnectionError):
             self._answer()
 
-    do_HEAD = do_PUT = do_DELETE = do_POST = do_GET
+    do_HEAD = do_PUT = do_DELETE = do_POST = do_GET  # noqa: N815 - the names that the base class looks for
 
     def log_message(self, *arguments: object) -> None:
         """Says nothing."""
@@ -111,6 +119,9 @@ class _Handler(BaseHTTPRequestHandler):
             server.ending.wait(60)
             self.close_connection = True
             return
+        if self.command in UPLOADS:
+            self._take(fault)
+            return
         data = server.files.get(self.path.partition("?")[0], server.files.get(unquote(self.path)))
         if fault.status is not None or data is None:
             self._refuse(fault.status or 404, fault.body)
@@ -120,6 +131,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(412, b"")
             return
         self._send(fault, data, e_tag if server.tagged else None)
+
+    def _take(self, fault: Fault) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if fault.status is not None:
+            self._refuse(fault.status, fault.body)
+            return
+        body = UPLOADS[self.command]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", '"part"')
+        self.end_headers()
+        self.wfile.write(body)
 
     def _refuse(self, status: int, body: bytes) -> None:
         self.send_response(status)
@@ -139,7 +162,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._refuse(416, b"")
                 return
             self.send_response(206)
-            self.send_header("Content-Range", f"bytes {first}-{last - 1 + fault.length_off}/{len(data) + fault.length_off}")
+            self.send_header(
+                "Content-Range", f"bytes {first}-{last - 1 + fault.length_off}/{len(data) + fault.length_off}"
+            )
         else:
             self.send_response(200)
         if not fault.no_length:

