@@ -62,7 +62,7 @@ def test_the_commands_of_the_readme_exist() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "odb_stream.cli.main", "--help"], capture_output=True, text=True, check=True, timeout=60
     )
-    assert named == set(re.findall(r"^\W*(write|index|check|run|simulate)\b", done.stdout, re.M))
+    assert named == set(re.findall(r"^\W*(write|index|check|run|simulate|state)\b", done.stdout, re.M))
 
 
 @pytest.mark.slow

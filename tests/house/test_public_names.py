@@ -6,7 +6,7 @@ import sys
 import odb_stream as odb
 
 NAMES = {
-    "AlignmentTimeout", "Budget", "ConfigError", "Drop", "FromDataset", "Loader", "Mix", "OdbStreamError",
+    "AlignmentTimeout", "Budget", "ConfigError", "Drop", "FailureBudget", "FromDataset", "Loader", "Mix", "OdbStreamError",
     "OversizeError", "PeerError", "Pipeline", "Sample", "SampleRef", "ShardError", "Shards", "StageError", "StateError",
     "StepInfo", "Storage", "WorkerError", "World", "pop_step", "stages",
 }  # fmt: skip
