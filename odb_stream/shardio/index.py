@@ -8,7 +8,7 @@ import functools
 import json
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from odb_stream.errors import ShardError
@@ -22,12 +22,16 @@ _FIRST_LINE_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class ShardIndex:
-    """What is known of a shard of ``shard_bytes`` bytes; one key, byte offset and checksum for each sample."""
+    """What is known of a shard of ``shard_bytes`` bytes; one key, byte offset and checksum for each sample.
+
+    ``present_bytes`` is what a cut shard still has; None where nobody looked.
+    """
 
     shard_bytes: int
     keys: tuple[str, ...]
     offsets: tuple[int, ...]
     checksums: tuple[int, ...]
+    present_bytes: int | None = field(default=None, compare=False)
 
     @property
     def samples(self) -> int:
@@ -87,35 +91,42 @@ def write_index(address: str, index: ShardIndex, options: Storage = DEFAULT) -> 
     return index_address(address)
 
 
-def read_index(address: str, options: Storage = DEFAULT) -> ShardIndex | None:
-    """A shard's index; None where there is none. Raises ShardError where it is unreadable or does not fit the shard."""
+def read_index(address: str, options: Storage = DEFAULT, *, may_be_cut: bool = False) -> ShardIndex | None:
+    """A shard's index; None where there is none. Raises ShardError where it is unreadable or does not fit the shard.
+
+    A shard shorter than its index says does not fit either, unless it ``may_be_cut``: the index then tells what is
+    missing.
+    """
     text = storage.read_if_there(index_address(address), options)
     if text is None:
         return None
     content = _parse(text)
-    samples = _samples_of(address, content, options)
+    samples = _samples_of(address, content, options, may_be_cut=may_be_cut)
+    present = storage.size(address, options) if may_be_cut else content["shard_bytes"]
     columns = [content.get(name) for name in ("keys", "offsets", "checksums")]
     if not all(_is_column(column, samples, kind) for column, kind in zip(columns, (str, int, int), strict=True)):
         raise stale(address, "the index is damaged: it does not hold a key, an offset and a checksum for each sample")
     keys, offsets, checksums = (tuple(column or ()) for column in columns)
-    return ShardIndex(content["shard_bytes"], keys, offsets, checksums)
+    return ShardIndex(content["shard_bytes"], keys, offsets, checksums, present)
 
 
-def read_count(address: str, options: Storage = DEFAULT) -> int | None:
+def read_count(address: str, options: Storage = DEFAULT, *, may_be_cut: bool = False) -> int | None:
     """How many samples a shard's index counts, from its first line; None where there is no index. Raises as above."""
     start = storage.read_if_there(index_address(address), options, length=_FIRST_LINE_BYTES)
     if start is None:
         return None
     content = _parse(start.partition(b"\n")[0].rstrip(b", \r") + b"}")
     if content:
-        return _samples_of(address, content, options)
-    index = read_index(address, options)
+        return _samples_of(address, content, options, may_be_cut=may_be_cut)
+    index = read_index(address, options, may_be_cut=may_be_cut)
     return None if index is None else index.samples
 
 
-def read_counts(shards: Sequence[str], options: Storage = DEFAULT) -> list[int | None]:
+def read_counts(
+    shards: Sequence[str], options: Storage = DEFAULT, *, may_be_cut: bool = False
+) -> list[int | None]:
     """The same for many shards; where they lie in a store, many are asked for at once. Raises as above."""
-    return storage.concurrently(functools.partial(read_count, options=options), shards)
+    return storage.concurrently(functools.partial(read_count, options=options, may_be_cut=may_be_cut), shards)
 
 
 def _parse(text: bytes) -> dict[str, Any]:
@@ -127,15 +138,15 @@ def _parse(text: bytes) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _samples_of(address: str, content: dict[str, Any], options: Storage) -> int:
+def _samples_of(address: str, content: dict[str, Any], options: Storage, *, may_be_cut: bool) -> int:
     """The number of samples that an index of this version states for a shard of the present size."""
     if not content:
         raise stale(address, "the index is not a JSON object")
     if content.get("version") != VERSION:
         raise stale(address, f"the index has version {content.get('version')!r}, this package reads {VERSION}")
     present = storage.size(address, options)
-    if content.get("shard_bytes") != present:
-        was = content.get("shard_bytes")
+    was = content.get("shard_bytes")
+    if was != present and not (may_be_cut and isinstance(was, int) and present < was):
         raise stale(address, f"the index is stale: it was made for {was!r} bytes, the shard has {present}")
     samples = content.get("samples")
     if type(samples) is not int or samples < 0:

@@ -96,7 +96,7 @@ def check_shard(address: str, options: Storage = DEFAULT) -> ShardReport:
         return ShardReport(check.name, check.samples, check.members, 0, "missing", (*check.problems, str(error)))
     samples, lost, problems = check.samples, check.lost, check.problems
     try:
-        index = read_index(address, options)
+        index = read_index(address, options, may_be_cut=True)
         state: IndexState = "missing" if index is None else "good"
         if index is not None and lost:
             samples, lost = _count_by_index(address, index, options)

@@ -99,6 +99,10 @@ def read_indexed(
     if first is None:
         return
     on_fault = dropping(address)
+    if index.present_bytes is not None and index.offsets[first] >= index.present_bytes:
+        for number in chain([first], ahead):
+            yield _missing(storage.log_name(address), index, number)
+        return
     with storage.open_stream(address, index.offsets[first], options) as stream:
         tape = Tape(storage.log_name(address), stream, index.offsets[first])
         for number in chain([first], ahead):
@@ -117,8 +121,7 @@ def _read_span(address: str, tape: Tape, index: ShardIndex, number: int, on_faul
     events = walk(tape)
     first = next(events, None)
     if tape.at <= offset:
-        drop = Fault("damaged_tar", offset, f"the shard ends before key {key!r}").drop(tape.name)
-        return LostSample(TarSample(key, {}, number, offset, offset), drop)
+        return _missing(tape.name, index, number)
     _check_first(address, index, number, first)
     items = Grouping(tape, number, on_fault).items(chain([first] if first else [], events))
     found = next(items, None)
@@ -134,6 +137,13 @@ def _read_span(address: str, tape: Tape, index: ShardIndex, number: int, on_faul
         drop = Fault("damaged_tar", offset, f"the members of key {key!r} are gone").drop(tape.name)
     else:
         drop = Fault("checksum", offset, differs(key)).drop(tape.name)
+    return LostSample(TarSample(key, {}, number, offset, offset), drop)
+
+
+def _missing(name: str, index: ShardIndex, number: int) -> LostSample:
+    """A sample that lies behind the end of the shard."""
+    key, offset = index.keys[number], index.offsets[number]
+    drop = Fault("damaged_tar", offset, f"the shard ends before key {key!r}").drop(name)
     return LostSample(TarSample(key, {}, number, offset, offset), drop)
 
 

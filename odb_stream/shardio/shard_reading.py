@@ -32,9 +32,10 @@ Value = TypeVar("Value")
 class Indexes:
     """The indexes of the shards that had one when they were opened; the last one read is kept, for it may be large."""
 
-    def __init__(self, indexed: Iterable[str], options: Storage) -> None:
+    def __init__(self, indexed: Iterable[str], options: Storage, *, may_be_cut: bool) -> None:
         self._indexed = frozenset(indexed)
         self._options = options
+        self._may_be_cut = may_be_cut
         self._last: tuple[str, ShardIndex] | None = None
 
     def of(self, address: str) -> ShardIndex | None:
@@ -43,7 +44,7 @@ class Indexes:
             return None
         last = self._last
         if last is None or last[0] != address:
-            index = read_index(address, self._options)
+            index = read_index(address, self._options, may_be_cut=self._may_be_cut)
             if index is None:
                 raise stale(address, "the index went away while the shards were open")
             last = self._last = (address, index)

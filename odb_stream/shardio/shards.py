@@ -57,7 +57,7 @@ class Shards:
         """List the shards and count their samples. Raises ShardError for a missing or empty shard or a stale index."""
         options = self.storage or DEFAULT
         addresses = storage.expand(self.urls, options)
-        found = tuple(read_counts(addresses, options))
+        found = tuple(read_counts(addresses, options, may_be_cut=self.on_damage == "drop"))
         if 0 in found:
             raise empty(addresses[found.index(0)])
         return OpenShards(addresses, found, self.shuffle, self.on_damage == "drop", options)
@@ -147,7 +147,7 @@ class OpenShards:
 
     def _indexes(self) -> Indexes:
         pairs = zip(self.addresses, self.found, strict=True)
-        return Indexes((address for address, found in pairs if found is not None), self.options)
+        return Indexes((address for address, found in pairs if found is not None), self.options, may_be_cut=self.tolerant)
 
     def _read(self, plan: tuple[Segment, ...], seed: int, indexes: Indexes) -> ShardReading:
         return ShardReading(

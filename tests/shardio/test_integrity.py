@@ -92,7 +92,7 @@ def test_an_index_that_does_not_fit_is_a_problem(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:4096])
     report = check_shard(address)
     assert report.index == "bad"
-    assert "stale" in report.problems[-1]
+    assert "does not fit" in report.problems[-1]
 
 
 def test_many_problems_are_counted(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from odb_stream.shardio.index import build_index, index_address, write_index
 from odb_stream.shardio.options import Storage
 from odb_stream.shardio.shard_reading import ShardReading
 from odb_stream.shardio.shards import Shards
+from odb_stream.shardio.writer import write_shards
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -216,9 +217,9 @@ def test_an_index_is_read_once_in_a_pass(tmp_path: Path, monkeypatch: pytest.Mon
     read: list[str] = []
     read_index = shard_reading.read_index
 
-    def watch(address: str, options: Storage) -> object:
+    def watch(address: str, options: Storage, *, may_be_cut: bool) -> object:
         read.append(address)
-        return read_index(address, options)
+        return read_index(address, options, may_be_cut=may_be_cut)
 
     monkeypatch.setattr(shard_reading, "read_index", watch)
     source = Shards(f"{tmp_path}/part-*.tar")
@@ -282,3 +283,23 @@ def test_a_tar_that_misses_one_end_block_loses_nothing(tmp_path: Path, caplog: p
         records = list(tolerant(tmp_path)[0].records())
     assert [record.loss for record in records] == [None, None]
     assert "lacks its two end blocks" in caplog.text
+
+
+@pytest.mark.parametrize("cut", [0, 1, 700, 1024, 5000, 9 * 1024 - 1, 20 * 1024, 20 * 1024 + 700])
+def test_an_indexed_shard_that_was_cut_loses_exactly_what_is_missing(tmp_path: Path, cut: int) -> None:
+    """20 samples of one member each: 1,024 bytes a sample. Fails with: a cut shard taken for a stale index."""
+    samples = [(f"{number:03d}", {"txt": b"x" * (10 + number)}) for number in range(20)]
+    (written,) = write_shards(samples, str(tmp_path), samples_per_shard=20)
+    write_index(written.address, build_index(written.address))
+    Path(written.address).write_bytes(Path(written.address).read_bytes()[:cut])
+    with pytest.raises(ShardError, match="index is stale"):
+        Shards(written.address).open()
+    reading = Shards(written.address, on_damage="drop", shuffle=False).reading(World(), seed=0, epoch=0)
+    records = list(reading.records())
+    assert [record.ref.index for record in records] == list(range(20))
+    # What a sample's bytes were padded with may be missing.
+    whole = sum(1024 * number + 512 + 10 + number <= cut for number in range(20))
+    assert [record.loss is None for record in records] == [True] * whole + [False] * (20 - whole)
+    assert all(record.members == samples[record.ref.index][1] for record in records[:whole])
+    for record in records:
+        assert record.loss is None or record.loss.damaged
