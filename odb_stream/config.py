@@ -1,7 +1,10 @@
 """Settings, frozen and validated once, at the door; every message names the field and the value."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
+
+import numpy as np
 
 from odb_stream.errors import ConfigError
 
@@ -18,12 +21,40 @@ MEBIBYTE = 1024 * 1024
 class World:
     """This rank's place among the data-parallel ranks.
 
-    ``group`` is the process group to align over; None takes the default group.
+    ``group`` is the process group to align over; None takes the default group. ``places`` is set by :meth:`from_mesh`:
+    the data-parallel rank of each process of the group, where several share one.
     """
 
     rank: int = 0
     size: int = 1
     group: Any = None
+    places: tuple[int, ...] | None = None
+
+    @classmethod
+    def from_mesh(cls, mesh: Any, dims: tuple[str, ...] = ("dp",)) -> "World":
+        """The place in a ``torch.distributed`` device mesh of which ``dims`` are the data-parallel dimensions.
+
+        Processes that differ in other dimensions only, such as those of one tensor-parallel group, are peers: they see
+        identical batches. Alignment spans the whole mesh, which must hold every process of the job.
+
+        Raises ConfigError for dimensions that the mesh does not have, and for a mesh that leaves processes out.
+        """
+        names = tuple(mesh.mesh_dim_names or ())
+        missing = [name for name in dims if name not in names]
+        if missing or not dims:
+            raise ConfigError(f"the mesh has no dimension {missing or dims}, only {names}: name the data-parallel ones")
+        table = np.asarray(mesh.mesh)
+        processes = np.sort(table, axis=None).tolist()
+        if processes != list(range(len(processes))):
+            raise ConfigError(
+                f"the mesh holds the processes {processes}, but must hold every process of the job, from 0 on: give "
+                "the whole mesh and name its data-parallel dimensions in dims"
+            )
+        own = [names.index(name) for name in dims]
+        size = math.prod(table.shape[at] for at in own)
+        by_rank = np.moveaxis(table, own, range(len(own))).reshape(size, -1)
+        places = {process: rank for rank, peers in enumerate(by_rank.tolist()) for process in peers}
+        return cls(places[mesh.get_rank()], size, places=tuple(places[process] for process in processes))
 
     def __post_init__(self) -> None:
         require_int("World.size", self.size, minimum=1)

@@ -11,6 +11,7 @@ from odb_stream.errors import ConfigError
 from odb_stream.nodes.modality import DummyImage, DummyRule
 from odb_stream.pipeline import Pipeline
 from odb_stream.runtime.gloo import Gloo
+from odb_stream.runtime.mirrored import Mirrored
 from odb_stream.runtime.transport import Local, Transport
 from odb_stream.shardio.source import Segment
 from odb_stream.stages.visual import expander
@@ -25,12 +26,15 @@ def current_world() -> World:
 
 def connect(world: World, timeout: float) -> Transport:
     """A transport between the ranks of a world. All of them must call this."""
-    if world.size == 1:
+    if world.size == 1 and world.places is None:
         return Local()
     if not (dist.is_available() and dist.is_initialized()):
         raise ConfigError(
             f"World.size is {world.size}, but torch.distributed is not running: call init_process_group first"
         )
+    if world.places is not None:
+        whole = World(dist.get_rank(), len(world.places), world.group)
+        return Mirrored(Gloo(whole, timeout=timeout), world.places)
     return Gloo(world, timeout=timeout)
 
 

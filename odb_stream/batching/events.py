@@ -1,7 +1,7 @@
 """What a rank's program asks of the outside, and what it needs from its packing stage."""
 
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -12,11 +12,18 @@ from odb_stream.batching.states import Place, References
 
 T = TypeVar("T")
 
+Stops = Literal["no", "status", "cause"]
+
 
 class Gather(NamedTuple):
-    """Give every rank's integers to every rank. Answered with an int64 array of shape (ranks, len(values))."""
+    """Give every rank's integers to every rank. Answered with an int64 array of shape (ranks, len(values)).
+
+    ``stops`` says how rows may differ between processes that share a rank: ``"status"`` rows begin with a status word
+    and may differ where it tells of a stop, a ``"cause"`` is told by whoever has one, others must be equal.
+    """
 
     values: Integers
+    stops: Stops = "no"
 
 
 ALL_HAVE_THEIRS = Gather(np.zeros(1, dtype=np.int64))

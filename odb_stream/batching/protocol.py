@@ -112,7 +112,7 @@ class Program(Generic[T]):
         check_beginnings(beginning, self.rank)
         if self.resume is not None:
             self.round = self.resume.round.round
-            self._note_heads((yield Gather(self._head(0, None))))
+            self._note_heads((yield Gather(self._head(0, None), "status")))
             self._to_regain = list(self.resume.round.surplus)
             stop = yield from self._delivery.rest(self.resume)
             if stop is not None:
@@ -121,7 +121,7 @@ class Program(Generic[T]):
                 return
         while True:
             planned, failure = self._plan()
-            heads = yield Gather(self._head(len(planned), failure))
+            heads = yield Gather(self._head(len(planned), failure), "status")
             check_in_step(heads, self.rank, self.epoch, self.round)
             self._note_heads(heads)
             status = heads[:, 0]
@@ -192,8 +192,8 @@ class Program(Generic[T]):
 
     def _stop(self, stop: Stop) -> Run:
         """Tell one another why the run ends, and raise it; a rank that left by itself just ends."""
-        messages = yield Gather(pack_cause(stop.failure))
-        if stop.status[self.rank] & CLOSING:
+        messages = yield Gather(pack_cause(stop.failure), "cause")
+        if self.closing() and stop.status[self.rank] & CLOSING:
             return
         if stop.failure is not None and self.ranks == 1:
             raise stop.failure

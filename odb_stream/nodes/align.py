@@ -91,7 +91,7 @@ class Align(BaseNode[Step]):
 
         Alone there is nobody to tell, and after a failure of the transport nobody can be told.
         """
-        if self._transport.size == 1 or self._broken:
+        if self._transport.processes == 1 or self._broken:
             return
         try:
             for _ in self:
@@ -111,7 +111,7 @@ class Align(BaseNode[Step]):
         return answer
 
     def _gathered(self, gather: Gather) -> Integers:
-        return self._transport.gather(gather.values)
+        return self._transport.gather(gather.values, stops=gather.stops)
 
     def _exchanged(self, exchange: Exchange) -> dict[int, list[Group[PreparedSample]]]:
         outgoing = {rank: encode_groups(groups) for rank, groups in exchange.outgoing.items()}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TypeVar
 
+from odb_stream.batching.events import Stops
 from odb_stream.config import World
 from odb_stream.errors import AlignmentTimeout, ConfigError, PeerError
 from odb_stream.runtime.link import LEAVE_SECONDS, Link
@@ -46,7 +47,7 @@ class Gloo:
         if timeout <= 0 or interval <= 0:
             raise ConfigError(f"timeout is {timeout} s and interval {interval} s, but both must be positive")
         self.rank = world.rank
-        self.size = world.size
+        self.size = self.processes = world.size
         self._timeout = timeout
         self._interval = min(interval, timeout / 10)
         try:
@@ -59,7 +60,7 @@ class Gloo:
         self._group, self._rendezvous, self._heartbeat = link.group, link.rendezvous, link.heartbeat
         weakref.finalize(self, link.close)
 
-    def gather(self, values: Integers) -> Integers:
+    def gather(self, values: Integers, *, stops: Stops = "no") -> Integers:  # noqa: ARG002 - see Transport
         """See :class:`odb_stream.runtime.transport.Transport`."""
         return self._run(partial(self._gather, checked_values(values)), range(self.size))
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from odb_stream.batching.events import Stops
 from odb_stream.runtime.news import News
 
 Integers = npt.NDArray[np.int64]
@@ -29,9 +30,13 @@ class Transport(Protocol):
 
     rank: int
     size: int
+    processes: int
+    """How many processes take part: more than ranks where several share one."""
 
-    def gather(self, values: Integers) -> Integers:
+    def gather(self, values: Integers, *, stops: Stops = "no") -> Integers:
         """All ranks' values: shape (n,), the same n on all ranks, becomes (size, n), row r from rank r.
+
+        ``stops`` matters only where processes share a rank; see :class:`odb_stream.batching.events.Gather`.
 
         Raises:
             PeerError: another rank left, died, or gave no sign of life within the timeout (AlignmentTimeout).
@@ -64,11 +69,12 @@ class Local:
 
     rank = 0
     size = 1
+    processes = 1
 
     def __init__(self) -> None:
         self._left = False
 
-    def gather(self, values: Integers) -> Integers:
+    def gather(self, values: Integers, *, stops: Stops = "no") -> Integers:  # noqa: ARG002 - see Transport
         """``values`` as the only row."""
         if self._left:
             raise Left
@@ -169,13 +175,13 @@ class InMemory:
 
     def __init__(self, hub: InMemoryHub, rank: int) -> None:
         self.rank = rank
-        self.size = hub.size
+        self.size = self.processes = hub.size
         self._hub = hub
         self._everyone = frozenset(range(hub.size))
         self._gathers = 0
         self._passages: dict[tuple[int, int], int] = {}
 
-    def gather(self, values: Integers) -> Integers:
+    def gather(self, values: Integers, *, stops: Stops = "no") -> Integers:  # noqa: ARG002 - see Transport
         """See :class:`Transport`."""
         point = ("gather", self._gathers)
         brought = self._hub.meet(self.rank, {point: (self._everyone, checked_values(values).copy())})[point]

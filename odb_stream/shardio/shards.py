@@ -147,7 +147,8 @@ class OpenShards:
 
     def _indexes(self) -> Indexes:
         pairs = zip(self.addresses, self.found, strict=True)
-        return Indexes((address for address, found in pairs if found is not None), self.options, may_be_cut=self.tolerant)
+        indexed = (address for address, found in pairs if found is not None)
+        return Indexes(indexed, self.options, may_be_cut=self.tolerant)
 
     def _read(self, plan: tuple[Segment, ...], seed: int, indexes: Indexes) -> ShardReading:
         return ShardReading(

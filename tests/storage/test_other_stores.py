@@ -37,7 +37,7 @@ def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_reading(http: FaultyServer, address: str, settings: dict[str, str], authorization: str | None) -> None:
     http.files["/store/a.tar"] = b"0123456789"
-    options = Storage(endpoint=http.url, **settings)  # type: ignore[arg-type]
+    options = Storage(retry_seconds=1, endpoint=http.url, **settings)  # type: ignore[arg-type]
     with storage.open_stream(address, 4, options) as stream:
         assert stream.read() == b"456789"
     assert storage.size(address, options) == 10
@@ -49,7 +49,7 @@ def test_reading(http: FaultyServer, address: str, settings: dict[str, str], aut
 
 def test_the_azure_account_from_the_environment(http: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     http.files["/store/a.tar"] = b"0123456789"
-    options = Storage(endpoint=http.url)
+    options = Storage(retry_seconds=1, endpoint=http.url)
     with pytest.raises(ConfigError, match=r"no Azure account is named; set AZURE_STORAGE_ACCOUNT_NAME or Storage\."):
         storage.size("az://store/a.tar", options)
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
@@ -67,9 +67,9 @@ def test_the_azure_account_from_the_environment(http: FaultyServer, monkeypatch:
 )
 def test_refusals(http: FaultyServer, address: str, words: str) -> None:
     http.always = Fault(status=403)
-    options = Storage(endpoint=http.url, anonymous=True, access_key_id=None)
+    options = Storage(retry_seconds=1, endpoint=http.url, anonymous=True, access_key_id=None)
     if address.startswith("az"):
-        options = Storage(endpoint=http.url, access_key_id="account", secret_access_key=KEY)
+        options = Storage(retry_seconds=1, endpoint=http.url, access_key_id="account", secret_access_key=KEY)
     with pytest.raises(ShardError, match=words):
         storage.size(address.format(http.authority), options)
 

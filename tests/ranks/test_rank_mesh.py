@@ -1,0 +1,110 @@
+"""A device mesh of data-parallel and tensor-parallel dimensions: peers see identical batches, ranks disjoint ones."""
+
+import json
+from typing import Any
+
+import pytest
+from ranks_data import Numbered
+from ranks_support import run_ranks, values
+from ranks_training import numbers_of
+
+import odb_stream as odb
+
+SETTINGS = {"budget": odb.Budget(512), "window": 24, "lookahead": 6}
+
+
+def on_mesh(world: odb.World, *, size: int = 120, first: int = 0, **settings: Any) -> odb.Loader:
+    return odb.Loader(odb.Pipeline(odb.FromDataset(Numbered(size, first))), world=world, **{**SETTINGS, **settings})
+
+
+def mesh_of(shape: tuple[int, ...], names: tuple[str, ...]) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh("cpu", shape, mesh_dim_names=names)
+
+
+def stream_on_mesh(shape: tuple[int, ...], names: tuple[str, ...], dims: tuple[str, ...]) -> dict[str, Any]:
+    """Two epochs, the second from a state in the midst of it."""
+    world = odb.World.from_mesh(mesh_of(shape, names), dims)
+    with on_mesh(world) as stream:
+        first = [numbers_of(batch) for batch in stream if odb.pop_step(batch)]
+        state = None
+        second = []
+        for batch in stream:
+            odb.pop_step(batch)
+            second.append(numbers_of(batch))
+            if len(second) == 2:
+                state = json.loads(json.dumps(stream.state_dict()))
+        stream.load_state_dict(state)
+        again = [numbers_of(batch) for batch in stream if odb.pop_step(batch)]
+    return {"rank": world.rank, "size": world.size, "first": first, "second": second, "again": again}
+
+
+def check(outcomes: list[dict[str, Any]], places: list[int]) -> None:
+    assert [outcome["rank"] for outcome in outcomes] == places
+    by_rank = {outcome["rank"]: outcome for outcome in outcomes}
+    assert all(outcome == by_rank[outcome["rank"]] for outcome in outcomes), "peers see identical batches"
+    for name in ("first", "second"):
+        emitted = [n for outcome in by_rank.values() for numbers in outcome[name] for n in numbers]
+        assert set(emitted) == set(range(120))
+        assert len(emitted) < 120 + len(by_rank), "at most an idle stand-in a rank beside it"
+    assert all(outcome["again"] == outcome["second"][2:] for outcome in outcomes)
+
+
+def test_peers_of_a_two_by_two_mesh_see_identical_batches() -> None:
+    check(values(run_ranks(stream_on_mesh, 4, (2, 2), ("dp", "tp"), ("dp",))), [0, 0, 1, 1])
+
+
+@pytest.mark.slow
+def test_the_data_parallel_dimension_may_come_last_or_be_all_or_none() -> None:
+    check(values(run_ranks(stream_on_mesh, 4, (2, 2), ("tp", "dp"), ("dp",))), [0, 1, 0, 1])
+    check(values(run_ranks(stream_on_mesh, 4, (2, 2), ("replicate", "shard"), ("replicate", "shard"))), [0, 1, 2, 3])
+    check(values(run_ranks(stream_on_mesh, 2, (1, 2), ("dp", "tp"), ("dp",))), [0, 0])
+
+
+def peers_differ() -> str:
+    """Process 3 has other samples than its peer, as many."""
+    import torch.distributed as dist
+
+    world = odb.World.from_mesh(mesh_of((2, 2), ("dp", "tp")))
+    with on_mesh(world, first=int(dist.get_rank() == 3)) as stream:
+        with pytest.raises(odb.PeerError) as error:
+            next(iter(stream))
+        return str(error.value)
+
+
+def test_peers_that_drift_apart_are_named_on_every_process() -> None:
+    for message in values(run_ranks(peers_differ, 4)):
+        assert message.startswith("processes 2 and 3 share data-parallel rank 1 of 2, but have come to different")
+
+
+def one_leaves() -> str:
+    """Process 1 leaves its loop after two steps; its peer and the others hear of it."""
+    import torch.distributed as dist
+
+    world = odb.World.from_mesh(mesh_of((2, 2), ("dp", "tp")))
+    with on_mesh(world, size=400) as stream:
+        try:
+            for number, batch in enumerate(stream):
+                odb.pop_step(batch)
+                if dist.get_rank() == 1 and number == 1:
+                    return "left"
+        except odb.PeerError as error:
+            return str(error)
+    return "ended"
+
+
+def test_a_process_that_leaves_stops_its_peer_too() -> None:
+    told = values(run_ranks(one_leaves, 4))
+    assert told.pop(1) == "left"
+    assert all("rank 1 left" in words for words in told), told
+
+
+def refused(dims: tuple[str, ...]) -> str:
+    with pytest.raises(odb.ConfigError) as error:
+        odb.World.from_mesh(mesh_of((2,), ("dp",)), dims)
+    return str(error.value)
+
+
+def test_a_dimension_that_is_not_there_is_refused_by_name() -> None:
+    assert all("no dimension ['fsdp'], only ('dp',)" in told for told in values(run_ranks(refused, 2, ("fsdp",))))
