@@ -153,6 +153,16 @@ class Loader:
             self._shop.quarantine = Quarantine(quarantine, self._world.rank)
 
     @property
+    def settings(self) -> Settings:
+        """The settings that this loader was built with."""
+        return self._settings
+
+    @property
+    def world(self) -> World:
+        """This rank's place among the data-parallel ranks."""
+        return self._world
+
+    @property
     def samples(self) -> int | None:
         """Samples that all ranks together read in an epoch, drops included; None when only reading can tell."""
         return self._samples

@@ -60,6 +60,7 @@ _CREDENTIAL_CODES = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequ
 _SIGNS: tuple[tuple[str, Kind, str], ...] = (
     ("BadScheme", Kind.PERMANENT, "the endpoint has no encryption: set AWS_ALLOW_HTTP=true, or Storage.endpoint"),
     ("MissingContentLength", Kind.PERMANENT, "the server does not say how long the file is; serve it as a plain file"),
+    ("source: Header", Kind.PERMANENT, "the answer lacks what such a store always states: is it the right endpoint?"),
     ("without LOCATION", Kind.PERMANENT, "the bucket lies in another region: set Storage.region or AWS_REGION"),
     ("BareRedirect", Kind.PERMANENT, "the bucket lies in another region: set Storage.region or AWS_REGION"),
     ("InvalidCertificate", Kind.PERMANENT, "the server's certificate is not trusted: install its root certificate"),

@@ -54,6 +54,8 @@ def resolve(address: str, options: Storage = DEFAULT) -> tuple[Access, str]:
         if server.is_pattern(path):
             server.match(path)
         return server, path
+    if not first:
+        raise ConfigError(f"{log_name(address)}: the bucket is not named; write {scheme}://BUCKET/NAME")
     if "@" in first:
         raise ConfigError(
             f"{log_name(address)}: credentials do not belong in the address of a bucket; give them as Storage settings "

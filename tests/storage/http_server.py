@@ -169,6 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response(200)
         if not fault.no_length:
             self.send_header("Content-Length", str(last - first + fault.length_off))
+        self.send_header("Last-Modified", "Mon, 01 Jun 2020 10:00:00 GMT")
         if e_tag is not None:
             self.send_header("ETag", e_tag)
         if fault.no_length or fault.length_off:

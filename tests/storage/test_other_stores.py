@@ -61,7 +61,10 @@ def test_the_azure_account_from_the_environment(http: FaultyServer, monkeypatch:
     ("address", "words"),
     [
         ("gs://store/a.tar", "give GOOGLE_APPLICATION_CREDENTIALS"),
-        ("az://store/a.tar", r"give Storage\.access_key_id and secret_access_key \(name and key of the account\)"),
+        (
+            "az://store/a.tar",
+            r"give others: Storage\.access_key_id and secret_access_key \(name and key of the account\)",
+        ),
         ("http://{}/store/a.tar", "give user and password in the address"),
     ],
 )
@@ -81,5 +84,12 @@ def test_settings_that_no_client_takes(tmp_path: object, monkeypatch: pytest.Mon
     with pytest.raises(ConfigError, match="cannot be opened; check GOOGLE_APPLICATION_CREDENTIALS"):
         storage.size("gs://store/a", Storage())
     for address in ("s3://", "s3:///a.tar", "gs://bad bucket/a", "s3://a*/b.tar"):
-        with pytest.raises(ConfigError, match="the first part must be the name of a bucket"):
+        with pytest.raises(ConfigError, match=r"the bucket is not named|the first part must be the name of a bucket"):
             storage.size(address)
+
+
+def test_an_endpoint_of_another_kind(http: FaultyServer) -> None:
+    http.always = Fault(no_length=True)
+    http.files["/store/a.tar"] = b"0123456789"
+    with pytest.raises(ShardError, match=r"(does not say how long|is it the right endpoint).*tried once"):
+        storage.size("gs://store/a.tar", Storage(endpoint=http.url, anonymous=True))

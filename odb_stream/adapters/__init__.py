@@ -1,0 +1,1 @@
+"""The loader in training loops and trainers: one module each, imported by name; none needs the others."""

@@ -1,0 +1,134 @@
+"""How far a run is, counted in samples over all ranks, and the learning rate that follows from it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import TrainingArguments
+
+from odb_stream.errors import ConfigError
+from odb_stream.loader import Loader
+from odb_stream.sample import StepInfo
+
+WITHOUT_TOTAL = ("constant", "reduce_lr_on_plateau", "greedy")
+"""Schedules that need not know how much is to come."""
+
+ENDLESS = 10**12
+"""More optimizer steps than any run makes: the bound where neither samples nor ``max_steps`` give one."""
+
+
+@dataclass
+class Progress:
+    """Where a run stands; the same on all ranks.
+
+    ``per_epoch`` counts the samples of an epoch over all ranks, None where only reading can tell. ``before`` are those
+    of the epochs that are done, as they were emitted, ``within`` those of the running one. ``step`` is the last
+    finished step of the running epoch, None at its start.
+    """
+
+    per_epoch: int | None
+    epochs: float
+    done: int = 0
+    before: int = 0
+    within: int = 0
+    step: int | None = None
+
+    @classmethod
+    def of(cls, loader: Loader, epochs: float) -> "Progress":
+        """The start of a run."""
+        settings = loader.settings
+        return cls(settings.quota if settings.closure == "quota" else loader.samples, epochs)
+
+    def advance(self, step: StepInfo) -> None:
+        """Enter the last step of an optimizer step."""
+        self.within, self.step = step.samples_seen, step.step
+
+    def end_epoch(self) -> None:
+        """Enter the end of the running epoch."""
+        self.done += 1
+        self.before, self.within, self.step = self.before + self.within, 0, None
+
+    @property
+    def samples_seen(self) -> int:
+        """Samples that were trained on, over all ranks and epochs."""
+        return self.before + self.within
+
+    @property
+    def position(self) -> int:
+        """Samples that the run is past, dropped ones of finished epochs included; ``samples_seen`` where unknown."""
+        if self.per_epoch is None:
+            return self.samples_seen
+        return self.done * self.per_epoch + min(self.within, self.per_epoch)
+
+    @property
+    def total(self) -> int | None:
+        """Samples of the whole run."""
+        return None if self.per_epoch is None else round(self.epochs * self.per_epoch)
+
+    @property
+    def epoch(self) -> float:
+        """Epochs that are past; whole ones only where their size is not known."""
+        return self.done + (min(self.within / self.per_epoch, 1.0) if self.per_epoch else 0.0)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the epochs that were asked for are done."""
+        return self.done >= math.ceil(self.epochs) or (self.total is not None and self.position >= self.total)
+
+    @property
+    def epochs_left(self) -> int:
+        """Loops over the loader that are still to come, the running one included."""
+        return 0 if self.finished else math.ceil(self.epochs) - self.done
+
+    def most_steps(self, max_steps: int) -> int:
+        """A bound on optimizer steps: every step has at least one sample."""
+        if max_steps > 0:
+            return max_steps
+        return ENDLESS if self.per_epoch is None else max(1, self.per_epoch * math.ceil(self.epochs))
+
+    def plain(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        kept = asdict(self)
+        return {name: kept[name] for name in ("done", "before", "within", "step")}
+
+
+def check_schedule(args: TrainingArguments, progress: Progress, by: str) -> None:
+    """Raise a ConfigError where the learning rate cannot follow the samples (or steps) as it was asked to."""
+    if by not in ("samples", "steps"):
+        raise ConfigError(f"schedule is {by!r}, but must be 'samples' or 'steps'")
+    name = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
+    if name in WITHOUT_TOTAL:
+        return
+    if by == "steps":
+        if args.max_steps <= 0:
+            raise ConfigError(
+                f"schedule is 'steps' and max_steps is {args.max_steps}: the number of steps is not known before the "
+                "data are read, so set max_steps, or leave schedule='samples'"
+            )
+    elif progress.total is None:
+        raise ConfigError(
+            f"lr_scheduler_type {name!r} needs to know how many samples are to come, and the loader cannot tell: write "
+            "an index beside every shard (`odb-stream index`), or set schedule='steps' with max_steps, or "
+            "lr_scheduler_type='constant'"
+        )
+    elif args.warmup_steps >= 1:
+        raise ConfigError(
+            f"warmup_steps is {args.warmup_steps:g} steps, but the learning rate goes by samples: give a share of the "
+            "run, such as warmup_steps=0.03, or set schedule='steps' with max_steps"
+        )
+
+
+def follow_samples(scheduler: Any, progress: Callable[[], int]) -> Any:
+    """Let a scheduler of transformers, made for a number of samples, look at ``progress()`` instead of its steps."""
+    if isinstance(scheduler, LambdaLR):
+        scheduler.lr_lambdas = [_by(progress, factor) for factor in scheduler.lr_lambdas]
+    return scheduler
+
+
+def _by(progress: Callable[[], int], factor: Callable[[int], float]) -> Callable[[int], float]:
+    def by_samples(step: int) -> float:
+        return factor(progress() if step else 0)
+
+    return by_samples

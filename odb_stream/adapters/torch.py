@@ -1,0 +1,230 @@
+"""A plain training loop in torch, under DDP or FSDP2: what belongs around ``loss * step.loss_scale``.
+
+A loop with every one of them::
+
+    for batch in whole_windows(loader):
+        step = odb.pop_step(batch)
+        with sync_when_due(model, step):
+            loss = model(**batch).loss
+            (loss * step.loss_scale).backward()
+        meter.add(step, loss)
+        if step.accum_last:
+            norm = clip_grad_norm(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.advance(step)
+"""
+
+import contextlib
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from odb_stream.errors import ConfigError
+from odb_stream.loader import Loader
+from odb_stream.nodes.collate import STEP_KEY, Batch
+from odb_stream.sample import StepInfo
+
+
+def whole_windows(batches: Iterable[Batch], steps: int) -> Iterator[Batch]:
+    """The batches of an epoch; the last accumulation window is filled up to ``steps`` with idle ones.
+
+    For trainers that step after a fixed number of batches only. An idle copy has the tensors of the last batch and loss
+    scale 0: it changes neither gradient nor counts. In such a window ``accum_last`` stands on the last idle batch.
+    """
+    batch: Batch = {}
+    last: StepInfo | None = None
+    for batch in batches:
+        last = batch[STEP_KEY]
+        if not last.accum_last or last.accum_index == steps - 1:
+            yield batch
+            continue
+        kept = dict(batch)
+        batch[STEP_KEY] = replace(last, accum_last=False)
+        yield batch
+        for place in range(last.accum_index + 1, steps):
+            yield idle_copy(kept, last, place, is_last=place == steps - 1)
+
+
+def idle_copy(batch: Mapping[str, Any], step: StepInfo, place: int, *, is_last: bool) -> Batch:
+    """A batch with the same tensors that counts for nothing: at ``place`` of the accumulation window of ``step``."""
+    idle = replace(
+        step,
+        refs=(),
+        samples=0,
+        tokens=0,
+        padded_tokens=0,
+        supervised_tokens=0,
+        global_samples=0,
+        global_tokens=0,
+        global_supervised_tokens=0,
+        loss_scale=0.0,
+        accum_index=place,
+        accum_last=is_last,
+        idle=True,
+    )
+    return {**batch, STEP_KEY: idle}
+
+
+@contextlib.contextmanager
+def sync_when_due(model: torch.nn.Module, step: StepInfo) -> Iterator[None]:
+    """Let DDP or FSDP2 reduce gradients in the last step of an accumulation window only."""
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(step.accum_last)
+        yield
+    elif isinstance(model, DistributedDataParallel) and not step.accum_last:
+        with model.no_sync():
+            yield
+    else:
+        yield
+
+
+def clip_grad_norm(parameters: Iterable[torch.nn.Parameter], most: float) -> float:
+    """Clip gradients to a total 2-norm, over all shards under FSDP2 and tensor parallelism; returns the norm before.
+
+    Call it once a window, after the step with ``accum_last``: before that a gradient is only a part of the sum.
+    """
+    # torch takes no norm over gradients that are spread over different meshes, so each kind is taken by itself.
+    kinds: dict[Any, list[torch.nn.Parameter]] = defaultdict(list)
+    for parameter in parameters:
+        if parameter.grad is not None:
+            kinds[getattr(parameter.grad, "device_mesh", None)].append(parameter)
+    norms = [torch.nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in kinds.values()]
+    parts = [float(norm.full_tensor() if isinstance(norm, DTensor) else norm) for norm in norms]
+    total = math.hypot(*parts)
+    for kind in kinds.values():
+        torch.nn.utils.clip_grads_with_norm_(kind, most, torch.tensor(total, dtype=torch.float64))
+    return total
+
+
+class Meter:
+    """What a run did since it was last asked, over all ranks: loss by tokens, padding, utilisation, speed.
+
+    Only the loss has to be summed over ranks, once in :meth:`read`; the other figures are in every step's info.
+    ``device`` is where the process group's collectives take tensors. ``budget`` is the loader's, for the utilisation.
+    """
+
+    def __init__(self, *, budget: int, device: torch.device | str = "cpu", group: Any = None) -> None:
+        self._budget = budget
+        self._device = torch.device(device)
+        self._group = group
+        self._began = time.perf_counter()
+        self._sum = torch.zeros(2, dtype=torch.float64, device=self._device)
+        self._steps = self._samples = self._tokens = self._padded = self._supervised = 0
+        self._last: StepInfo | None = None
+
+    def add(self, step: StepInfo, loss: torch.Tensor | float) -> None:
+        """Enter a step and its own loss, the mean over this rank's supervised tokens, unscaled."""
+        value = loss.detach().to(self._device, torch.float64) if torch.is_tensor(loss) else loss
+        if step.supervised_tokens:
+            self._sum[0] += value * step.supervised_tokens
+        self._padded += step.padded_tokens
+        if not step.idle or step.global_samples:
+            self._steps += 1
+        self._samples += step.global_samples
+        self._tokens += step.global_tokens
+        self._supervised += step.global_supervised_tokens
+        self._last = step
+
+    def read(self) -> dict[str, float]:
+        """The figures since the last call. All ranks must call it at the same step."""
+        ranks = dist.get_world_size(self._group) if dist.is_available() and dist.is_initialized() else 1
+        self._sum[1] = self._padded
+        if ranks > 1:
+            dist.all_reduce(self._sum, group=self._group)
+        total, padded = self._sum.tolist()
+        seconds = time.perf_counter() - self._began
+        room = self._steps * ranks * self._budget
+        figures = {
+            "loss": total / self._supervised if self._supervised else 0.0,
+            "padding": 1 - self._tokens / padded if padded else 0.0,
+            "utilisation": self._tokens / room if room else 0.0,
+            "tokens_per_second": self._tokens / seconds,
+            "samples_per_second": self._samples / seconds,
+            "samples_seen": float(self._last.samples_seen) if self._last is not None else 0.0,
+            "epoch": float(self._last.epoch) if self._last is not None else 0.0,
+        }
+        self._began = time.perf_counter()
+        self._sum.zero_()
+        self._steps = self._samples = self._tokens = self._padded = self._supervised = 0
+        return figures
+
+
+class SampleSchedule:
+    """A learning rate by samples, so that the curve is the same for any number of ranks and any batches.
+
+    Args:
+        optimizer: its groups' present learning rates are the base.
+        factor: of the base, a function of the share of all samples that were seen, from 0 to 1 (and 1 after the end).
+        samples: of the whole run, for example ``loader.samples * epochs`` (drops count as samples not seen).
+        samples_per_epoch: of one epoch, which places a later epoch; ``loader.samples``.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        factor: Callable[[float], float],
+        *,
+        samples: int | None,
+        samples_per_epoch: int | None,
+    ) -> None:
+        if not samples or not samples_per_epoch:
+            raise ConfigError(
+                f"samples is {samples!r}, samples_per_epoch {samples_per_epoch!r}: a schedule by samples needs these "
+                "numbers; write an index beside every shard (`odb-stream index`), or give the numbers yourself"
+            )
+        self._optimizer = optimizer
+        self._factor = factor
+        self._samples = samples
+        self._per_epoch = samples_per_epoch
+        self._base = [float(group["lr"]) for group in optimizer.param_groups]
+        self._set(0.0)
+
+    def advance(self, step: StepInfo) -> float:
+        """Set the rates after a step of the optimizer; returns the share of samples seen."""
+        seen = step.epoch * self._per_epoch + step.samples_seen
+        share = min(1.0, seen / self._samples)
+        self._set(share)
+        return share
+
+    def _set(self, share: float) -> None:
+        for group, base in zip(self._optimizer.param_groups, self._base, strict=True):
+            group["lr"] = base * self._factor(share)
+
+
+@torch.no_grad()
+def evaluate(model: torch.nn.Module, loader: Loader, *, device: torch.device | str = "cpu", group: Any = None) -> float:
+    """The loss over all supervised tokens of one epoch, each once: the same for any number of ranks.
+
+    The loader should have ``closure="join"`` and a source without shuffling. All ranks must call it.
+    """
+    was_training = model.training
+    model.eval()
+    sums = torch.zeros(2, dtype=torch.float64, device=device)
+    for batch in loader:
+        step = batch.pop(STEP_KEY)
+        loss = model(**to_device(batch, device)).loss
+        if step.supervised_tokens:
+            sums[0] += loss.to(torch.float64) * step.supervised_tokens
+            sums[1] += step.supervised_tokens
+    if dist.is_available() and dist.is_initialized():
+        dist.all_reduce(sums, group=group)
+    model.train(was_training)
+    total, tokens = sums.tolist()
+    return total / tokens if tokens else 0.0
+
+
+def to_device(batch: Mapping[str, Any], device: torch.device | str) -> Batch:
+    """The batch with its tensors on a device; without waiting for pinned ones."""
+    return {
+        name: value.to(device, non_blocking=True) if torch.is_tensor(value) else value for name, value in batch.items()
+    }

@@ -1,0 +1,84 @@
+"""Training runs for trainers that own the loop: their cases, and what every rank must bring home from one."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch.distributed as dist
+from ranks_training import RATE, Case, EpochRecord, compare, flat_gradient, losses, numbers_of
+
+import odb_stream as odb
+
+MOST_ERROR = 1e-6
+LEAST_UPDATES = 20
+SMALL = {"budget": odb.Budget(256), "rebalance": False}
+
+
+def cases(ranks: int) -> dict[str, Case]:
+    """Padded and packed, accumulating 1 and 3 steps; the last rank runs out early and idles, prompts are masked."""
+    shares = (*[300] * (ranks - 1), 90)
+    return {
+        f"{layout} {steps}": Case(shares, settings={**SMALL, "layout": layout, "grad_accum": steps})
+        for layout in ("padded", "packed")
+        for steps in (1, 3)
+    }
+
+
+@dataclass
+class Watch:
+    """Notes the steps and gradients of a run as a trainer makes them, and compares it with one process."""
+
+    infos: list[dict[str, Any]] = field(default_factory=list)
+    numbers: list[list[int]] = field(default_factory=list)
+    gradients: list[Any] = field(default_factory=list)
+
+    def step(self, info: odb.StepInfo, batch: Mapping[str, Any]) -> None:
+        self.infos.append(asdict(info))
+        self.numbers.append(numbers_of(dict(batch)))
+
+    def update(self, model: Any) -> None:
+        """The trainer is about to step."""
+        self.gradients.append(flat_gradient(model))
+
+    def compared(self, model: Any) -> EpochRecord:
+        """The record of this rank; rank 0 has trained one process on the same samples."""
+        record = EpochRecord(self.infos, self.numbers)
+        everyone: list[Any] = [record]
+        if dist.is_initialized():
+            everyone = [None] * dist.get_world_size()
+            dist.all_gather_object(everyone, record)
+        if everyone[0].infos == record.infos:
+            compare(record, everyone, self.gradients, model)
+        return record
+
+
+def check(case: Case, ranks: list[EpochRecord]) -> None:
+    """Every sample once; gradients and final weights of one process; idle steps and a short last window were there."""
+    first, steps = ranks[0], case.settings["grad_accum"]
+    assert sorted(n for rank in ranks for n in rank.emitted) == case.numbers
+    assert first.gradient_error < MOST_ERROR
+    assert first.parameter_error < MOST_ERROR
+    assert first.gradient_size > 1e-3
+    updates = sum(info["accum_last"] for info in first.infos)
+    assert updates >= LEAST_UPDATES
+    if steps > 1:
+        assert first.infos[-1]["accum_index"] < steps - 1, "the last window is short"
+    if len(ranks) > 1:
+        assert any(info["idle"] for info in ranks[-1].infos)
+        assert any(sum(info["idle"] for info in rank.infos) == 0 for rank in ranks)
+
+
+def name_ranks() -> None:
+    """Give trainers the environment that torchrun gives."""
+    names = {"RANK": dist.get_rank(), "LOCAL_RANK": dist.get_rank(), "WORLD_SIZE": dist.get_world_size()}
+    more = {"LOCAL_WORLD_SIZE": dist.get_world_size(), "GROUP_RANK": 0, "MASTER_PORT": 1}
+    os.environ.update({name: str(value) for name, value in (names | more).items()}, MASTER_ADDR="127.0.0.1")
+
+
+def token_mean(logits: Any, batch: Mapping[str, Any]) -> Any:
+    """The loss that a model returns."""
+    return losses(logits, batch["labels"], "mean")
+
+
+__all__ = ["RATE", "Watch", "cases", "check", "name_ranks", "token_mean"]
