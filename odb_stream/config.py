@@ -4,8 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-import numpy as np
-
 from odb_stream.errors import ConfigError
 
 Layout = Literal["padded", "packed"]
@@ -43,8 +41,8 @@ class World:
         missing = [name for name in dims if name not in names]
         if missing or not dims:
             raise ConfigError(f"the mesh has no dimension {missing or dims}, only {names}: name the data-parallel ones")
-        table = np.asarray(mesh.mesh)
-        processes = np.sort(table, axis=None).tolist()
+        table = mesh.mesh  # a tensor of ranks, with one dimension for each of the mesh
+        processes = sorted(table.flatten().tolist())
         if processes != list(range(len(processes))):
             raise ConfigError(
                 f"the mesh holds the processes {processes}, but must hold every process of the job, from 0 on: give "
@@ -52,7 +50,7 @@ class World:
             )
         own = [names.index(name) for name in dims]
         size = math.prod(table.shape[at] for at in own)
-        by_rank = np.moveaxis(table, own, range(len(own))).reshape(size, -1)
+        by_rank = table.movedim(own, list(range(len(own)))).reshape(size, -1)
         places = {process: rank for rank, peers in enumerate(by_rank.tolist()) for process in peers}
         return cls(places[mesh.get_rank()], size, places=tuple(places[process] for process in processes))
 

@@ -7,15 +7,15 @@ from typing import NamedTuple, TypeVar
 
 from odb_stream.errors import ShardError
 from odb_stream.shardio import storage
-from odb_stream.shardio.faults import Fault
-from odb_stream.shardio.grouping import Grouping, Item, LostSample, TarSample
 from odb_stream.shardio.index import ShardIndex, stale
 from odb_stream.shardio.options import DEFAULT, Storage
 from odb_stream.shardio.spans import Spans, spans_of
 from odb_stream.shardio.stretches import go_to, spans_together, stretches
-from odb_stream.shardio.tape import Tape
 from odb_stream.shardio.tar import raising
-from odb_stream.shardio.walk import walk
+from odb_stream.shardio.tar.faults import Fault
+from odb_stream.shardio.tar.grouping import Grouping, Item, LostSample, TarSample
+from odb_stream.shardio.tar.tape import Tape
+from odb_stream.shardio.tar.walk import walk
 
 MOST_THREADS = 8
 """Stretches that are read at once: each may hold ``Storage.read_ahead`` bytes."""

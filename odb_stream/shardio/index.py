@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from odb_stream.errors import ShardError
-from odb_stream.shardio import addresses, storage
+from odb_stream.shardio import storage
 from odb_stream.shardio.options import DEFAULT, Storage
+from odb_stream.shardio.storage import addresses
 from odb_stream.shardio.tar import TarSample, read_samples
 
 VERSION = 1

@@ -7,13 +7,13 @@ from typing import Any, Literal
 from odb_stream.errors import ShardError
 from odb_stream.sample import Drop, Record, SampleRef
 from odb_stream.shardio import storage
-from odb_stream.shardio.faults import Fault
-from odb_stream.shardio.grouping import LostSample, TarSample
 from odb_stream.shardio.index import ShardIndex, index_of, read_index, stale
 from odb_stream.shardio.members import open_or_drop
 from odb_stream.shardio.options import DEFAULT, Storage
 from odb_stream.shardio.salvage import read_indexed
 from odb_stream.shardio.tar import read_items
+from odb_stream.shardio.tar.faults import Fault
+from odb_stream.shardio.tar.grouping import LostSample, TarSample
 
 MOST_PROBLEMS = 20
 """Problems that are listed for a shard; further ones are counted."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from odb_stream.errors import ShardError
 from odb_stream.sample import Drop, Record
-from odb_stream.shardio.faults import Reason, damaged
+from odb_stream.shardio.tar.faults import Reason, damaged
 
 FORMAT = "a sample holds KEY.json (an object, with `messages`) or KEY.txt (UTF-8 text)"
 

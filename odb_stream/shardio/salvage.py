@@ -9,15 +9,15 @@ from itertools import chain
 from odb_stream.errors import ShardError
 from odb_stream.sample import Drop
 from odb_stream.shardio import storage
-from odb_stream.shardio.faults import Fault, OnFault
-from odb_stream.shardio.grouping import Grouping, Item, LostSample, TarSample
-from odb_stream.shardio.headers import Entry
 from odb_stream.shardio.index import ShardIndex, checksum, stale
-from odb_stream.shardio.names import Member, member_of
 from odb_stream.shardio.options import DEFAULT, Storage
-from odb_stream.shardio.tape import Tape
 from odb_stream.shardio.tar import read_items
-from odb_stream.shardio.walk import walk
+from odb_stream.shardio.tar.faults import Fault, OnFault
+from odb_stream.shardio.tar.grouping import Grouping, Item, LostSample, TarSample
+from odb_stream.shardio.tar.headers import Entry
+from odb_stream.shardio.tar.names import Member, member_of
+from odb_stream.shardio.tar.tape import Tape
+from odb_stream.shardio.tar.walk import walk
 
 HELD_BACK = 256
 """Samples that wait before they are handed on, so that further members of their keys, which should not be, are seen."""

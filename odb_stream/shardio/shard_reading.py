@@ -12,8 +12,6 @@ from odb_stream.sample import START, Position, ReadingPosition, Record, SampleRe
 from odb_stream.seeds import BLOCK_ORDER, of_source, permutation
 from odb_stream.shardio import storage
 from odb_stream.shardio.again import Place, read_again
-from odb_stream.shardio.faults import Fault
-from odb_stream.shardio.grouping import Item, LostSample, TarSample
 from odb_stream.shardio.index import ShardIndex, checksum, read_index, stale
 from odb_stream.shardio.options import DEFAULT, Storage
 from odb_stream.shardio.rest import of_spans
@@ -22,6 +20,8 @@ from odb_stream.shardio.source import Rest, Segment
 from odb_stream.shardio.spans import Spans, count, cut, joined, numbers_in, since, spans_of
 from odb_stream.shardio.stretches import read_spans, spans_together
 from odb_stream.shardio.tar import read_samples
+from odb_stream.shardio.tar.faults import Fault
+from odb_stream.shardio.tar.grouping import Item, LostSample, TarSample
 
 SHUFFLE_BLOCK = 256
 """How many neighbouring records of a shard are read, and held, to be emitted in a drawn order."""

@@ -5,13 +5,13 @@ from typing import TypeVar
 
 from odb_stream.config import MEBIBYTE
 from odb_stream.shardio import storage
-from odb_stream.shardio.grouping import Grouping, TarSample
 from odb_stream.shardio.index import ShardIndex, stale
 from odb_stream.shardio.options import DEFAULT, Storage
 from odb_stream.shardio.spans import Spans
-from odb_stream.shardio.tape import Tape
 from odb_stream.shardio.tar import raising
-from odb_stream.shardio.walk import walk
+from odb_stream.shardio.tar.grouping import Grouping, TarSample
+from odb_stream.shardio.tar.tape import Tape
+from odb_stream.shardio.tar.walk import walk
 
 MOST_SKIPPED = MEBIBYTE
 """Bytes that are read over rather than ask anew for what lies behind them.

@@ -9,7 +9,6 @@ from trainer_cases import RATE, Watch, cases, name_ranks, token_mean
 
 import odb_stream as odb
 from odb_stream.adapters import accelerate as adapter
-from odb_stream.adapters.torch import evaluate
 
 
 def train_all() -> dict[str, EpochRecord]:

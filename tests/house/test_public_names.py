@@ -6,9 +6,9 @@ import sys
 import odb_stream as odb
 
 NAMES = {
-    "AlignmentTimeout", "Budget", "ConfigError", "Drop", "FailureBudget", "FromDataset", "Loader", "Mix", "OdbStreamError",
-    "OversizeError", "PeerError", "Pipeline", "Sample", "SampleRef", "ShardError", "Shards", "StageError", "StateError",
-    "StepInfo", "Storage", "WorkerError", "World", "pop_step", "stages",
+    "AlignmentTimeout", "Budget", "ConfigError", "Drop", "FailureBudget", "FromDataset", "Loader", "Mix",
+    "OdbStreamError", "OversizeError", "PeerError", "Pipeline", "Sample", "SampleRef", "ShardError", "Shards",
+    "StageError", "StateError", "StepInfo", "Storage", "WorkerError", "World", "pop_step", "stages",
 }  # fmt: skip
 
 

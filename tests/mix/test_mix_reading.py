@@ -12,8 +12,8 @@ from mix_data import Tokens, as_json, numbered, sharded
 
 import odb_stream as odb
 from odb_stream.sample import MixPosition, PartPosition, Position, position_from, position_state
-from odb_stream.shardio.mix_reading import REPEAT
-from odb_stream.shardio.mix_schedule import bound, whole_weights
+from odb_stream.shardio.mix.reading import REPEAT
+from odb_stream.shardio.mix.schedule import bound, whole_weights
 
 NAMES = "abcd"
 LENGTHS = st.lists(st.integers(1, 14), min_size=2, max_size=4)

@@ -11,8 +11,8 @@ from rest_support import Identity, after, check_going_on, identities, identity
 import odb_stream as odb
 from odb_stream.sample import START, MixPosition, PartPosition
 from odb_stream.shardio import shard_reading
-from odb_stream.shardio.mix_reading import REPEAT
-from odb_stream.shardio.mix_schedule import bound
+from odb_stream.shardio.mix.reading import REPEAT
+from odb_stream.shardio.mix.schedule import bound
 from odb_stream.shardio.rest import normalised
 from odb_stream.shardio.source import Rest
 

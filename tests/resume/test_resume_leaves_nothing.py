@@ -11,9 +11,8 @@ import odb_stream as odb
 
 
 def loader(workers: int) -> odb.Loader:
-    return odb.Loader(
-        odb.Pipeline(odb.FromDataset(Ready(120))), budget=odb.Budget(tokens=128), window=32, lookahead=4, workers=workers
-    )
+    pipeline = odb.Pipeline(odb.FromDataset(Ready(120)))
+    return odb.Loader(pipeline, budget=odb.Budget(tokens=128), window=32, lookahead=4, workers=workers)
 
 
 @pytest.mark.parametrize(("workers", "times"), [(0, 50), pytest.param(1, 6, marks=pytest.mark.slow)])

@@ -9,10 +9,10 @@ from typing import Literal
 from hypothesis import strategies as st
 from make_tars import BLOCK, tar_bytes
 
-from odb_stream.shardio.faults import Fault
-from odb_stream.shardio.grouping import Grouping, Item
-from odb_stream.shardio.tape import Tape
-from odb_stream.shardio.walk import walk
+from odb_stream.shardio.tar.faults import Fault
+from odb_stream.shardio.tar.grouping import Grouping, Item
+from odb_stream.shardio.tar.tape import Tape
+from odb_stream.shardio.tar.walk import walk
 
 Part = Literal["header", "name", "data", "padding", "end"]
 

@@ -12,11 +12,11 @@ from damaged_tars import faults_of, read_tolerantly
 from make_tars import BLOCK, tar_bytes
 
 from odb_stream.errors import ShardError
-from odb_stream.shardio.grouping import TarSample
-from odb_stream.shardio.headers import Entry
-from odb_stream.shardio.tape import MOST_AT_ONCE, Tape
 from odb_stream.shardio.tar import read_sample, read_samples
-from odb_stream.shardio.walk import walk
+from odb_stream.shardio.tar.grouping import TarSample
+from odb_stream.shardio.tar.headers import Entry
+from odb_stream.shardio.tar.tape import MOST_AT_ONCE, Tape
+from odb_stream.shardio.tar.walk import walk
 
 NAMES = ["a.json", "dir.v1/b.0.jpg", "é/ü.txt", "d" * 90 + "/" + "n" * 60 + ".json", "n" * 300 + ".txt", "日本.json"]
 

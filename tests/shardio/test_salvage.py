@@ -9,10 +9,10 @@ from make_tars import REPEATABLE, chat_files, tar_bytes, write_tar_file
 
 from odb_stream.errors import ShardError
 from odb_stream.shardio import salvage
-from odb_stream.shardio.grouping import LostSample, TarSample
 from odb_stream.shardio.index import ShardIndex, index_of
 from odb_stream.shardio.salvage import read_indexed, read_salvaged
 from odb_stream.shardio.tar import read_sample, read_samples
+from odb_stream.shardio.tar.grouping import LostSample, TarSample
 
 MANY = settings(REPEATABLE, max_examples=400)
 

@@ -25,7 +25,7 @@ def address(http: FaultyServer) -> str:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odb_stream.shardio.retries.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("odb_stream.shardio.storage.retries.FIRST_PAUSE", 0.01)
 
 
 def read(address: str, offset: int = 0, options: Storage = LASTING) -> bytes:
@@ -237,8 +237,8 @@ def test_closing_early_ends_the_thread_at_once(http: FaultyServer) -> None:
 
 
 def test_closing_ends_the_wait_for_the_next_try(http: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odb_stream.shardio.retries.FIRST_PAUSE", 3600.0)
-    monkeypatch.setattr("odb_stream.shardio.retries.LONGEST_PAUSE", 3600.0)
+    monkeypatch.setattr("odb_stream.shardio.storage.retries.FIRST_PAUSE", 3600.0)
+    monkeypatch.setattr("odb_stream.shardio.storage.retries.LONGEST_PAUSE", 3600.0)
     http.files["/a.tar"] = DATA
     http.faults.append(Fault(drop_after=200_000))
     retrying = threading.Event()
@@ -248,13 +248,13 @@ def test_closing_ends_the_wait_for_the_next_try(http: FaultyServer, monkeypatch:
             retrying.set()
 
     watch = Watch()
-    logging.getLogger("odb_stream.shardio.retries").addHandler(watch)
+    logging.getLogger("odb_stream.shardio.storage.retries").addHandler(watch)
     try:
         with storage.open_stream(f"{http.url}/a.tar", options=Storage(retry_seconds=7200)):
             assert retrying.wait(20)
         nothing_fetches()
     finally:
-        logging.getLogger("odb_stream.shardio.retries").removeHandler(watch)
+        logging.getLogger("odb_stream.shardio.storage.retries").removeHandler(watch)
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def on_the_first_retry(action: Callable[[], None]) -> Iterator[None]:
             action()
 
     watch, thread = Watch(), threading.Thread(target=act)
-    logger = logging.getLogger("odb_stream.shardio.retries")
+    logger = logging.getLogger("odb_stream.shardio.storage.retries")
     logger.addHandler(watch)
     thread.start()
     try:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from odb_stream.shardio.failures import CLIENT_ERRORS, Failure, Kind, explain
+from odb_stream.shardio.storage.failures import CLIENT_ERRORS, Failure, Kind, explain
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 8.0
 """Bounds in seconds of the pause between two tries; each is drawn from the upper half of its step."""

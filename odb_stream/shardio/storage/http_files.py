@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from odb_stream.errors import ConfigError
-from odb_stream.shardio.remote import Objects
-from odb_stream.shardio.stores import http_store
+from odb_stream.shardio.storage.remote import Objects
+from odb_stream.shardio.storage.stores import http_store
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, BinaryIO
 
-from odb_stream.shardio.access import StoreError
-from odb_stream.shardio.failures import CLIENT_ERRORS, Failure, Kind, explain
-from odb_stream.shardio.read_ahead import Buffer, Stream
-from odb_stream.shardio.retries import Patience, RequestFailed
+from odb_stream.shardio.storage.access import StoreError
+from odb_stream.shardio.storage.failures import CLIENT_ERRORS, Failure, Kind, explain
+from odb_stream.shardio.storage.read_ahead import Buffer, Stream
+from odb_stream.shardio.storage.retries import Patience, RequestFailed
 
 if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta

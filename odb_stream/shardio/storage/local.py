@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 
 class LocalFiles:
-    """Access to files of this machine; see :class:`odb_stream.shardio.access.Access`."""
+    """Access to files of this machine; see :class:`odb_stream.shardio.storage.access.Access`."""
 
     concurrent = False
 

@@ -1,7 +1,7 @@
 """What to look at when a store refuses a request: the setting, and the variable of the environment, by its name."""
 
-from odb_stream.shardio.failures import Failure, Kind
 from odb_stream.shardio.options import Storage
+from odb_stream.shardio.storage.failures import Failure, Kind
 
 # Scheme -> where credentials come from, in words.
 _GIVE = {

@@ -11,8 +11,8 @@ from odb_stream.config import require_choice, require_int
 from odb_stream.errors import ConfigError
 from odb_stream.sample import Drop, Record
 from odb_stream.shardio.dataset import FromDataset
-from odb_stream.shardio.mix_reading import Mode, OpenMix, empty
-from odb_stream.shardio.mix_schedule import whole_weights
+from odb_stream.shardio.mix.reading import Mode, OpenMix, empty
+from odb_stream.shardio.mix.schedule import whole_weights
 from odb_stream.shardio.shards import OpenShards
 from odb_stream.shardio.source import Opener, OpenSource, Source
 

@@ -13,14 +13,14 @@ from typing import BinaryIO, TypeVar
 from braceexpand import braceexpand
 
 from odb_stream.errors import ConfigError, ShardError
-from odb_stream.shardio.access import Access, Denied, Missing
-from odb_stream.shardio.addresses import HTTP, LOCAL, numeric_order, split
-from odb_stream.shardio.addresses import log_name as log_name  # named so that others take it from here
-from odb_stream.shardio.http_files import HttpFiles
-from odb_stream.shardio.local import LocalFiles
 from odb_stream.shardio.options import DEFAULT, Storage
-from odb_stream.shardio.remote import Objects
-from odb_stream.shardio.stores import bucket_store, http_store
+from odb_stream.shardio.storage.access import Access, Denied, Missing
+from odb_stream.shardio.storage.addresses import HTTP, LOCAL, numeric_order, split
+from odb_stream.shardio.storage.addresses import log_name as log_name  # named so that others take it from here
+from odb_stream.shardio.storage.http_files import HttpFiles
+from odb_stream.shardio.storage.local import LocalFiles
+from odb_stream.shardio.storage.remote import Objects
+from odb_stream.shardio.storage.stores import bucket_store, http_store
 
 INDEX_SUFFIX = ".idx.json"
 """What the name of a shard's sidecar index ends with; globs leave such files out."""

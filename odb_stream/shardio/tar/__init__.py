@@ -10,13 +10,13 @@ from contextlib import closing
 from odb_stream.errors import ShardError
 from odb_stream.sample import Drop
 from odb_stream.shardio import storage
-from odb_stream.shardio.faults import Fault, OnFault
-from odb_stream.shardio.grouping import Grouping, Item, TarSample
-from odb_stream.shardio.headers import BLOCK
-from odb_stream.shardio.names import PICKLES, is_left_out, split_name
 from odb_stream.shardio.options import DEFAULT, Storage
-from odb_stream.shardio.tape import Tape
-from odb_stream.shardio.walk import walk
+from odb_stream.shardio.tar.faults import Fault, OnFault
+from odb_stream.shardio.tar.grouping import Grouping, Item, TarSample
+from odb_stream.shardio.tar.headers import BLOCK
+from odb_stream.shardio.tar.names import PICKLES, is_left_out, split_name
+from odb_stream.shardio.tar.tape import Tape
+from odb_stream.shardio.tar.walk import walk
 
 __all__ = ["BLOCK", "PICKLES", "TarSample", "is_left_out", "read_items", "read_sample", "read_samples", "split_name"]
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
 import obstore
 
-from odb_stream.shardio import globs
-from odb_stream.shardio.access import Denied, Missing, StoreError
-from odb_stream.shardio.addresses import BUCKETS, log_name
-from odb_stream.shardio.denials import credentials_hint, may_be_missing
-from odb_stream.shardio.download import Requests, open_download
-from odb_stream.shardio.failures import CLIENT_ERRORS, Kind, explain
 from odb_stream.shardio.options import Storage
-from odb_stream.shardio.retries import Patience, RequestFailed, retried
-from odb_stream.shardio.stores import bucket_store
+from odb_stream.shardio.storage import globs
+from odb_stream.shardio.storage.access import Denied, Missing, StoreError
+from odb_stream.shardio.storage.addresses import BUCKETS, log_name
+from odb_stream.shardio.storage.denials import credentials_hint, may_be_missing
+from odb_stream.shardio.storage.download import Requests, open_download
+from odb_stream.shardio.storage.failures import CLIENT_ERRORS, Kind, explain
+from odb_stream.shardio.storage.retries import Patience, RequestFailed, retried
+from odb_stream.shardio.storage.stores import bucket_store
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class Objects:
-    """Access to the objects of one bucket; see :class:`odb_stream.shardio.access.Access`."""
+    """Access to the objects of one bucket; see :class:`odb_stream.shardio.storage.access.Access`."""
 
     concurrent = True
 

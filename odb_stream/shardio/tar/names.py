@@ -6,8 +6,8 @@ import re
 from types import ModuleType
 from typing import NamedTuple
 
-from odb_stream.shardio.faults import Fault
-from odb_stream.shardio.headers import Entry
+from odb_stream.shardio.tar.faults import Fault
+from odb_stream.shardio.tar.headers import Entry
 
 PICKLES = frozenset({"pkl", "pickle", "pyd", "pth", "pt"})
 """Extensions of formats that run code when they are loaded: refused."""

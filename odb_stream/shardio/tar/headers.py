@@ -4,8 +4,8 @@ import tarfile
 from typing import NamedTuple
 
 from odb_stream.config import MEBIBYTE
-from odb_stream.shardio.faults import Fault
-from odb_stream.shardio.tape import Tape
+from odb_stream.shardio.tar.faults import Fault
+from odb_stream.shardio.tar.tape import Tape
 
 BLOCK = tarfile.BLOCKSIZE
 

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Generator
 
-from odb_stream.shardio.faults import REPAIR, Fault
-from odb_stream.shardio.headers import BLOCK, Entry, find_header, is_header, read_entry
-from odb_stream.shardio.tape import Tape
+from odb_stream.shardio.tar.faults import REPAIR, Fault
+from odb_stream.shardio.tar.headers import BLOCK, Entry, find_header, is_header, read_entry
+from odb_stream.shardio.tar.tape import Tape
 
 _COMPRESSED = {
     b"\x1f\x8b": "gzip",

@@ -10,8 +10,8 @@ from typing import Literal
 from odb_stream.config import World
 from odb_stream.errors import ConfigError, ShardError, StateError
 from odb_stream.sample import START, MixPosition, PartPosition, ReadingPosition, Record, SampleRef
-from odb_stream.shardio.mix_part import Part
-from odb_stream.shardio.mix_schedule import next_turn, turns_until
+from odb_stream.shardio.mix.part import Part
+from odb_stream.shardio.mix.schedule import next_turn, turns_until
 from odb_stream.shardio.rest import normalised, samples_in
 from odb_stream.shardio.source import OpenSource, Reading, Rest, Segment
 

@@ -4,10 +4,10 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 
 from odb_stream.sample import Drop
-from odb_stream.shardio.faults import Fault, OnFault, damaged
-from odb_stream.shardio.headers import Entry
-from odb_stream.shardio.names import Member, member_of
-from odb_stream.shardio.tape import Tape
+from odb_stream.shardio.tar.faults import Fault, OnFault, damaged
+from odb_stream.shardio.tar.headers import Entry
+from odb_stream.shardio.tar.names import Member, member_of
+from odb_stream.shardio.tar.tape import Tape
 
 
 @dataclass(frozen=True, slots=True)
