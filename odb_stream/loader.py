@@ -139,7 +139,7 @@ class Loader:
             source = pipeline.source.open()
             first = source.reading(self._world, seed=seed, epoch=0)
             self._plan = first.plan
-            logger.info("%s", plan_in_words(self._world, first.plan, first.samples))
+            logger.info("%s", plan_in_words(self._world, first.plan))
             self._samples = total_samples(first.samples, self._transport)
             dummy = dummy_image(pipeline, settings.mixed_modality, self._world.size)
             pool = WorkerPool(pipeline.prepare(seed), workers)

@@ -67,20 +67,19 @@ def agree(settings: Settings, transport: Transport) -> None:
                 )
 
 
-def plan_in_words(world: World, plan: Sequence[Segment], samples: int | None) -> str:
-    """What a rank reads in the first epoch, in words."""
-    count = "samples not yet counted" if samples is None else f"{samples:,} samples"
-    words = f"rank {world.rank} of {world.size} reads {count}"
-    if plan:
-        words += f" in {len({(part.address) for part in plan}):,} shards"
-        parts = sum(part.start > 0 or part.offset > 0 for part in plan)
-        if any(part.step > 1 for part in plan):
-            words += f", of which it keeps each {plan[0].step}-th (an index beside every shard would spare the others)"
-        elif samples is None:
-            words += " as a whole (not all have an index)"
-        elif parts:
-            words += f", {parts} of them from the middle"
-    return words
+def plan_in_words(world: World, plan: Sequence[Segment]) -> str:
+    """What a rank reads in the first epoch, in words; for a map-style dataset there is no plan."""
+    who = f"rank {world.rank} of {world.size}"
+    if not plan:
+        return f"{who} reads its part of a dataset"
+    where = f"{len({part.address for part in plan}):,} shards"
+    if any(part.step > 1 for part in plan):
+        return f"{who} reads {where} and keeps each {plan[0].step}-th sample, for not all have an index"
+    ends = [part.stop for part in plan]
+    if None in ends:
+        return f"{who} reads {where} as a whole, for not all have an index"
+    samples = sum(end - part.start for part, end in zip(plan, ends, strict=True) if end is not None)
+    return f"{who} reads {samples:,} samples in {where}, split by their indexes"
 
 
 def total_samples(samples: int | None, transport: Transport) -> int | None:

@@ -66,12 +66,12 @@ def checked(urls: list[str], options: "Storage") -> list["ShardReport"]:
 def _print_reports(reports: list["ShardReport"], *, title: str) -> None:
     table = Table(title=title)
     table.add_column("shard", overflow="fold")
-    for name in ("samples", "members", "bytes"):
+    for name in ("samples", "lost", "members", "bytes"):
         table.add_column(name, justify="right")
     table.add_column("index")
     table.add_column("state")
     for report in reports:
-        counts = (str(report.samples), str(report.members), str(report.bytes))
+        counts = map(str, (report.samples, report.lost, report.members, report.bytes))
         table.add_row(report.address, *counts, report.index, Text("good") if report.good else Text("bad", style="red"))
     print_table(table)
     for report in reports:

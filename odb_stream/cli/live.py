@@ -88,6 +88,8 @@ def report_table(title: str, report: Mapping[str, Any]) -> Table:
             if not value:
                 table.add_row(name, "none")
             for key, figure in value.items():
+                if isinstance(figure, Mapping):
+                    figure = ", ".join(f"{number:,} {word}" for word, number in figure.items())
                 table.add_row(f"{name.replace('_', ' ')}: {key}", _figure(key, figure))
         elif isinstance(value, list):
             table.add_row(f"{name}: first, last", f"{value[0]:.4f}, {value[-1]:.4f}" if value else "-")

@@ -59,6 +59,7 @@ def run(
     Shows a live table while it runs, if standard error is a terminal, and prints the loader's report at the end.
     """
     from odb_stream.loader import Loader
+    from odb_stream.meeting import plan_in_words
     from odb_stream.shardio import storage
 
     for option, value in (("--steps", steps), ("--epochs", epochs), ("--budget", budget)):
@@ -77,6 +78,7 @@ def run(
         seed=seed,
         oversize=oversize,
     )
+    typer.echo(plan_in_words(loader.world, loader.plan), err=True)
     batches = limited(loader, steps=steps, epochs=epochs)
     with loader, LiveTable(f"{recipe}, {layout}, budget {budget}", on=False if as_json else None) as live:
         losses = _train(batches, loader, pipeline, seed, live) if train else _stream(batches, loader, live)

@@ -29,18 +29,6 @@ def shard_order(shards: int, *, seed: int, epoch: int, shuffle: bool, source: in
     return order
 
 
-def share(shards: int, world: World, *, counts: Sequence[int] | None) -> str:
-    """What :func:`assign` gives a rank in every epoch, in words."""
-    rank = f"rank {world.rank} of {world.size}"
-    if counts is not None:
-        first, last = _bounds(sum(counts), world)
-        return f"{rank} reads {last - first:,} of {sum(counts):,} samples in {shards:,} shards, split by their indexes"
-    if shards >= world.size:
-        own = len(range(world.rank, shards, world.size))
-        return f"{rank} reads {own:,} of {shards:,} shards as a whole, for not all have an index"
-    return f"{rank} reads all {shards:,} shards and keeps each {world.size}-th sample, for not all have an index"
-
-
 def assign(
     addresses: Sequence[str], world: World, *, order: Sequence[int], counts: Sequence[int] | None
 ) -> tuple[Segment, ...]:

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from odb_stream.config import World, require_choice
 from odb_stream.errors import StateError
 from odb_stream.shardio import storage
-from odb_stream.shardio.assign import assign, assign_rest, shard_order, share
+from odb_stream.shardio.assign import assign, assign_rest, shard_order
 from odb_stream.shardio.index import read_counts
 from odb_stream.shardio.members import open_members, open_or_drop
 from odb_stream.shardio.options import DEFAULT, Storage
@@ -107,10 +107,6 @@ class OpenShards:
     def names(self) -> tuple[str, ...]:
         """What the one source is called in reports."""
         return ("shards",)
-
-    def describe(self, world: World) -> str:
-        """What one rank reads in every epoch, in words; ``plan`` of a reading tells it exactly."""
-        return share(len(self.addresses), world, counts=self.counts)
 
     def reading(self, world: World, *, seed: int, epoch: int, source: int = 0) -> ShardReading:
         """One rank's pass over its part."""

@@ -12,6 +12,8 @@ from tokenizers import Tokenizer
 from odb_stream.cli.recipes import build_pipeline
 from odb_stream.cli.run import vocabulary
 
+PLAN = "rank 0 of 1 reads 60 samples in 3 shards, split by their indexes\n"
+
 
 def report_of(result):
     assert result.exit_code == 0, result.output
@@ -27,12 +29,12 @@ def test_every_chat_is_emitted_once_and_the_report_is_printed_and_written(cli, c
     assert set(report["wait_seconds"]) >= {"trainer", "workers"}
     assert "loss" not in report
     assert json.loads(path.read_text()) == report
-    assert result.stderr == ""
+    assert result.stderr == PLAN
 
 
 def test_without_json_the_report_is_a_table(cli, chat_recipe):
     result = cli("run", chat_recipe, "--budget", 512)
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert (result.exit_code, result.stderr) == (0, PLAN)
     assert "emitted" in result.stdout
     assert "wait seconds: trainer" in result.stdout
     assert "global" not in result.stdout
