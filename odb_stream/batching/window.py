@@ -17,7 +17,7 @@ from collections import deque
 from odb_stream.batching.footprint import Footprint, Size
 
 FIRST_WINDOW = 256
-FIRST_LOOKAHEAD = 8
+FIRST_LOOKAHEAD = 2
 
 
 def ramp(limit: int, first: int, round_number: int) -> int:

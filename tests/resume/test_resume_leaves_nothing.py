@@ -22,16 +22,17 @@ def test_nothing_grows_over_many_loads(workers: int, times: int) -> None:
         for _ in range(4):
             odb.pop_step(next(iterator))
         state = json.loads(json.dumps(stream.state_dict()))
-        before = None
+        before = 0, 0
         for _ in range(times):
             stream.load_state_dict(state)
             iterator = iter(stream)
             odb.pop_step(next(iterator))
-            if before is None:
+            if before == (0, 0):
                 before = descriptors(), len(children())
         del iterator
         gc.collect()
-        assert (descriptors(), len(children())) == before
+        assert descriptors() <= before[0]
+        assert len(children()) <= before[1]
     # With workers, multiprocessing keeps one process of its own, its resource tracker, until this one ends.
     eventually(lambda: not loader_threads() and len(children()) <= (workers > 0))
 
@@ -46,4 +47,4 @@ def test_a_new_loader_for_each_load_gives_everything_back() -> None:
             stream.load_state_dict(state)
             odb.pop_step(next(iter(stream)))
     eventually(lambda: not loader_threads())
-    assert descriptors() == before
+    assert descriptors() <= before
