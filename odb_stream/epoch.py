@@ -1,112 +1,28 @@
 """One run over the data: the node graph from reading to finished batches, and the iterator that a ``for`` loop gets."""
 
-import threading
-from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Iterator
 
 from torchdata.nodes import BaseNode
 
-from odb_stream.batching.footprint import Footprint
 from odb_stream.batching.ledger import Ledger
 from odb_stream.batching.protocol import Program
-from odb_stream.config import Settings, World
-from odb_stream.elastic import reading_of
-from odb_stream.errors import OdbStreamError, StageError, StateError
+from odb_stream.errors import StageError, StateError
 from odb_stream.metrics import Totals
 from odb_stream.nodes.accumulate import Accumulate
 from odb_stream.nodes.align import Align, Step
 from odb_stream.nodes.collate import STEP_KEY, Batch, Collate, Finished
 from odb_stream.nodes.decoder import Decoder
 from odb_stream.nodes.drops import Drops
-from odb_stream.nodes.modality import DummyRule
-from odb_stream.nodes.pack import Held, Pack
+from odb_stream.nodes.pack import Pack
 from odb_stream.nodes.prefetch import Prefetch
-from odb_stream.nodes.prepare import Outcome, PrepareRecords
-from odb_stream.nodes.read import CHUNK, Read
+from odb_stream.nodes.watched import Watch, watched
+from odb_stream.passes import Passes, Shop
 from odb_stream.resume import Carried, Saved
 from odb_stream.runtime.channel import Channel
-from odb_stream.runtime.transport import Transport
-from odb_stream.runtime.waits import Waits
-from odb_stream.runtime.workers import WorkerPool
-from odb_stream.sample import Drop, PreparedSample, ReadingPosition
-from odb_stream.shardio.quarantine import Quarantine
-from odb_stream.shardio.source import OpenSource, Reading
+from odb_stream.sample import PreparedSample
 
-
-@dataclass
-class Shop:
-    """What all epochs of a loader share: the declaration, the processes, the connection to other ranks, the books."""
-
-    source: OpenSource
-    settings: Settings
-    world: World
-    pool: WorkerPool
-    transport: Transport
-    first_reading: Reading | None
-    dummy: DummyRule | None = None
-    quarantine: Quarantine | None = None
-    waits: Waits = field(default_factory=Waits)
-    mine: Totals = field(default_factory=Totals)
-    everyone: Totals = field(default_factory=Totals)
-    logged_reasons: set[str] = field(default_factory=set)
-    last_thread: threading.Thread | None = None
-    states: deque[tuple[int | None, Saved]] = field(default_factory=deque)
-    """Where one can go on: after the last steps of the running epoch, by number (None for its start), newest last."""
-
-    @property
-    def footprint(self) -> Footprint:
-        """The cost rule, with room for the dummy image where one may be needed."""
-        if self.dummy is None:
-            return Footprint.of(self.settings)
-        image = self.dummy.image
-        return Footprint.of(self.settings, dummy_tokens=image.tokens, dummy_patches=image.image.patches)
-
-    def reading(self, number: int, rest: str | None) -> Reading:
-        """Open one pass over the data, or its ``rest``; the first was opened when the loader was built."""
-        if rest is not None:
-            return reading_of(rest, self.source, self.world, self.settings.seed)
-        first, self.first_reading = self.first_reading, None
-        if number == 0 and first is not None:
-            return first
-        return self.source.reading(self.world, seed=self.settings.seed, epoch=number)
-
-
-class Passes:
-    """Opens the passes of one rank over its data. Refers to no stream, so that a forgotten one can be collected."""
-
-    def __init__(self, shop: Shop, rest: str | None) -> None:
-        self._shop = shop
-        self._rest = rest
-        self.readings: list[Reading] = []
-
-    def open(self, number: int, position: ReadingPosition) -> BaseNode[Outcome]:
-        """The prepared records of a pass, in order, from a position on."""
-        shop = self._shop
-        reading = shop.reading(number, self._rest)
-        self.readings.append(reading)
-        read = Read(reading, shop.waits, position)
-        return PrepareRecords(read, shop.pool, workers=shop.settings.workers, waits=shop.waits)
-
-    def reread(self, held: Sequence[Held]) -> list[PreparedSample]:
-        """Samples that this rank held before a resume, read and prepared again."""
-        if not held:
-            return []
-        pool, reading = self._shop.pool, self.readings[-1]
-        records = reading.fetch_all(held)
-        chunks = [records[first : first + CHUNK] for first in range(0, len(records), CHUNK)]
-        samples = []
-        for chunk, future in [(chunk, pool.submit(chunk)) for chunk in chunks]:
-            for record, outcome in zip(chunk, pool.wait(future).outcomes(chunk), strict=False):
-                if isinstance(outcome, OdbStreamError):
-                    raise outcome
-                if isinstance(outcome, Drop):
-                    raise StateError(
-                        f"{record.where} was held when the state was saved, and is dropped now ({outcome.reason} "
-                        f"{outcome.detail}): go on with the same data, stages and versions"
-                    )
-                samples.append(outcome)
-        return samples
+logger = logging.getLogger(__name__)
 
 
 class Stream:
@@ -223,6 +139,7 @@ class Epoch(Iterator[Batch]):
         self.stream = stream
         self._number = begin.epoch
         self._emitted_by_all = begin.samples_seen
+        self._watch = Watch()
         self._ended = False
         self._superseded = False
 
@@ -249,7 +166,7 @@ class Epoch(Iterator[Batch]):
         self._shop.everyone.count_all(step.totals)
         self._ended = step.ends_epoch
         self._keep_state(step)
-        batch[STEP_KEY] = step.info
+        batch[STEP_KEY] = step.info if self._shop.world.size == 1 else watched(step.info, self._watch)
         return batch
 
     def _keep_state(self, step: Step) -> None:
@@ -267,11 +184,24 @@ class Epoch(Iterator[Batch]):
         self.stream.settle(ended=True)
         following, shop = self._number + 1, self._shop
         shop.states.append((None, Saved(following, following, shop.mine.copy(), shop.everyone.copy())))
+        self._warn_of_scale()
         dropped = self.stream.program.account.dropped
         if not self._emitted_by_all and dropped:
             raise StageError(
                 f"epoch {self._number}: all {sum(dropped.values())} samples were dropped ({dropped}), nothing is left "
                 "to train on; the log names the first sample of each reason"
+            )
+
+    def _warn_of_scale(self) -> None:
+        """Warn once where a whole epoch went by on several ranks without a look at the loss scale."""
+        shop = self._shop
+        if shop.world.size > 1 and self._emitted_by_all and not (self._watch.loss_scale_read or shop.warned_of_scale):
+            shop.warned_of_scale = True
+            logger.warning(
+                "rank %d: loss_scale was not read in a whole epoch on %d ranks, so ranks with few supervised tokens "
+                "weigh too much and idle steps are trained on: multiply each loss by pop_step(batch).loss_scale",
+                shop.world.rank,
+                shop.world.size,
             )
 
     def close(self) -> None:

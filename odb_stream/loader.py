@@ -22,10 +22,11 @@ from odb_stream.config import (
     World,
 )
 from odb_stream.elastic import is_merged, merged_from
-from odb_stream.epoch import Epoch, Shop, Stream
+from odb_stream.epoch import Epoch, Stream
 from odb_stream.errors import ConfigError, StateError
 from odb_stream.meeting import agree, connect, current_world, dummy_image, leave, plan_in_words, total_samples
 from odb_stream.nodes.collate import Batch
+from odb_stream.passes import Shop
 from odb_stream.pipeline import Pipeline
 from odb_stream.resume import Saved, identity_of, saved_from, sealed, unsealed
 from odb_stream.runtime.workers import WorkerPool

@@ -14,7 +14,7 @@ LAYERS = {
     "stages": 2,
     "shardio": 3, "runtime": 3,
     "nodes": 4,
-    "": 5, "loader": 5, "meeting": 5, "epoch": 5, "pipeline": 5, "resume": 5, "elastic": 5, "metrics": 5,
+    "": 5, "loader": 5, "meeting": 5, "epoch": 5, "passes": 5, "pipeline": 5, "resume": 5, "elastic": 5, "metrics": 5,
     "adapters": 6, "cli": 6,
 }  # fmt: skip
 

@@ -194,3 +194,37 @@ def test_a_state_holds_references_and_its_size_is_bounded_by_window_and_round() 
             sizes.append(len(json.dumps(stream.state_dict())))
     assert max(sizes) < 4000 + 12 * (256 + 2 * 16 * 64)
     assert max(sizes[len(sizes) // 2 :]) < 1.2 * max(sizes[: len(sizes) // 2]), "it does not grow with the position"
+
+
+class Noting:
+    """A stage that notes which samples it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+
+    def __call__(self, sample: odb.Sample) -> odb.Sample:
+        self.given.append(sample.ref.index)
+        return sample
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_nothing_that_was_emitted_is_prepared_again_and_the_first_batch_needs_little(layout: str) -> None:
+    """At every step: fails with a round that is planned again, or a reading that starts over."""
+    emitted: list[int] = []
+    states = []
+    with loader(600, layout=layout) as stream:
+        for batch in stream:
+            emitted += [ref.index for ref in odb.pop_step(batch).refs]
+            states.append((len(emitted), stream.state_dict()))
+    for done, state in states[::7]:
+        noting = Noting()
+        with loader(600, noting, layout=layout) as stream:
+            stream.load_state_dict(state)
+            iterator = iter(stream)
+            batch = next(iterator, None)
+            if batch is not None:
+                odb.pop_step(batch)
+            rest = [ref.index for following in iterator for ref in odb.pop_step(following).refs]
+        assert not set(noting.given) & set(emitted[:done])
+        assert sorted(noting.given) == sorted(emitted[done:]), "and what was not is prepared once"
+        assert len(rest) <= len(noting.given)
