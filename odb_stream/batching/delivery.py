@@ -183,7 +183,9 @@ class Delivery(Generic[T]):
         return exact, own, Stop(reply[:, 0], failure) if stopped else None
 
     def _note(self, groups: list[Group[T] | None], counts: Integers, own: Flags) -> Run:
-        """Keep a stand-in, and give every rank that idles in these steps one, if any rank has one."""
+        """Keep a stand-in, and give one to every rank that idles in these steps, if any rank has one; alone none idles."""
+        if self._ranks == 1:
+            return
         self._stand_ins.note(self._rank, groups, counts, own)
         giver, needy = self._stand_ins.gifts(counts)
         if self._rank == giver and needy:
