@@ -183,7 +183,7 @@ class Delivery(Generic[T]):
         return exact, own, Stop(reply[:, 0], failure) if stopped else None
 
     def _note(self, groups: list[Group[T] | None], counts: Integers, own: Flags) -> Run:
-        """Keep a stand-in, and give one to every rank that idles in these steps, if any rank has one; alone none idles."""
+        """Keep a stand-in, and give one to every rank that idles in these steps, if any has one; alone none idles."""
         if self._ranks == 1:
             return
         self._stand_ins.note(self._rank, groups, counts, own)
