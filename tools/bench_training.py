@@ -147,7 +147,7 @@ def tokenized(path: str) -> list[dict[str, Any]]:
     pipeline = odb.Pipeline(
         odb.FromDataset(chats, shuffle=False),
         stages.ChatTemplate(tokenizer),
-        stages.Tokenize(tokenizer, max_length=512),
+        stages.Tokenize(tokenizer, max_length=256),
     )
     prepare, reading = pipeline.prepare(0), pipeline.source.open().reading(odb.World(), seed=0, epoch=0)
     made = [prepare.record(record) for record in reading.records()]
@@ -246,12 +246,12 @@ def main() -> None:
     good = commands.add_parser("quality")
     good.add_argument("--chats", required=True)
     good.add_argument("--seeds", type=int, default=5)
-    good.add_argument("--epochs", type=int, default=2)
+    good.add_argument("--epochs", type=int, default=1)
     good.add_argument("--batch", type=int, default=9)
-    good.add_argument("--budget", type=int, default=2560)
+    good.add_argument("--budget", type=int, default=2048)
     good.add_argument("--rate", type=float, default=3e-3)
     good.add_argument("--hold-out", type=int, default=6, help="every so many-th chat is held out")
-    good.add_argument("--equal-steps", type=int, default=170)
+    good.add_argument("--equal-steps", type=int, default=70)
     good.add_argument("--kinds", default="fixed,padded,padded-256,packed")
     good.add_argument("--rules", default="same,sqrt,linear")
     good.add_argument("--threads", type=int, default=1)
