@@ -23,10 +23,9 @@ def main() -> None:
     parser.add_argument("--layout", choices=["padded", "packed"], default="padded")
     parser.add_argument("--accumulate", type=int, default=1, help="batches of an update")
     options = parser.parse_args()
-    gpu = torch.cuda.is_available()
+    device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
     if "RANK" in os.environ:  # under torchrun
-        dist.init_process_group("nccl" if gpu else "gloo")
-    device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if gpu else "cpu"
+        dist.init_process_group("nccl" if device != "cpu" else "gloo")
     model: torch.nn.Module = tiny_qwen3(4096, seed=0).to(device)
     if dist.is_initialized():
         model = DistributedDataParallel(model)

@@ -126,17 +126,17 @@ class _Checkpoints:
                 "a step with accum_last"
             )
         state = self._loader.state_dict()
-        state_path(folder, state["rank"]).write_text(json.dumps(state), encoding="utf-8")
+        state_path(folder, self._loader.world.rank).write_text(json.dumps(state), encoding="utf-8")
 
     def load(self, models: Sequence[Any], folder: str) -> None:
         """Hook of ``load_state``."""
         del models
-        present = self._loader.state_dict()
-        own = state_path(folder, present["rank"])
+        world = self._loader.world
+        own = state_path(folder, world.rank)
         state = _read(own if own.exists() else state_path(folder, 0))
         ranks = state["world_size"]
-        if ranks != present["world_size"]:
-            logger.info("merging the loader states of %d ranks for %d", ranks, present["world_size"])
+        if ranks != world.size:
+            logger.info("merging the loader states of %d ranks for %d", ranks, world.size)
             state = merge(_read(state_path(folder, rank)) for rank in range(ranks))
         self._loader.load_state_dict(state)
 
@@ -181,11 +181,11 @@ def _check_loader(accelerator: Accelerator, loader: Loader) -> None:
             f"Accelerator.gradient_accumulation_steps is {given} and the Loader's grad_accum is {expected}: give both "
             "the same number"
         )
-    ranks = loader.state_dict()["world_size"]
+    ranks = loader.world.size
     if accelerator.parallelism_config is None and ranks != accelerator.num_processes:
         raise ConfigError(
             f"the Loader was built for {ranks} ranks, but accelerate runs {accelerator.num_processes}: build the "
-            "Accelerator first, then the Loader"
+            "Accelerator before the Loader, and without GPUs as Accelerator(cpu=True), or else each rank trains alone"
         )
 
 

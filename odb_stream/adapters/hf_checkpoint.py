@@ -1,4 +1,4 @@
-"""The loader's part of a Trainer checkpoint: one file a rank, written last, so that it also marks a whole checkpoint."""
+"""The loader's part of a Trainer checkpoint: a file of each rank, written last, so that it marks a whole one."""
 
 import json
 import os

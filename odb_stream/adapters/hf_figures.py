@@ -25,15 +25,17 @@ class Figures:
         self._own = torch.zeros(2, dtype=self._exact, device=self._accelerator.device)
         self.began = time.perf_counter()
         self.loss_sum = self.padded = 0.0
+        self.gathered = True
         self.steps = self.samples = self.tokens = self.supervised = 0
 
     def enter(self, step: StepInfo, loss: torch.Tensor) -> None:
         """Enter a step and the mean loss over its own supervised tokens."""
         if is_filling(step):
             return
-        if step.supervised_tokens:
+        if step.loss_scale:  # an idle step counts for nothing, whatever its loss
             self._own[0] += loss.detach().to(self._exact) * step.supervised_tokens
         self._own[1] += step.padded_tokens
+        self.gathered = False
         self.steps += 1
         self.samples += step.global_samples
         self.tokens += step.global_tokens
@@ -47,6 +49,12 @@ class Figures:
         self.loss_sum += loss / peers
         self.padded += padded / peers
         self._own = torch.zeros_like(self._own)
+        self.gathered = True
+
+    @property
+    def seconds(self) -> float:
+        """Since the stretch began."""
+        return time.perf_counter() - self.began
 
     @property
     def loss(self) -> float:
@@ -60,7 +68,7 @@ class Figures:
             "loss": self.loss,
             "padding": 1 - self.tokens / self.padded if self.padded else 0.0,
             "utilisation": self.tokens / room if room else 0.0,
-            "tokens_per_second": self.tokens / max(time.perf_counter() - self.began, 1e-9),
+            "tokens_per_second": self.tokens / max(self.seconds, 1e-9),
         }
 
     def add(self, other: "Figures") -> None:

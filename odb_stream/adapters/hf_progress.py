@@ -128,7 +128,4 @@ def follow_samples(scheduler: Any, progress: Callable[[], int]) -> Any:
 
 
 def _by(progress: Callable[[], int], factor: Callable[[int], float]) -> Callable[[int], float]:
-    def by_samples(step: int) -> float:
-        return factor(progress() if step else 0)
-
-    return by_samples
+    return lambda _step: factor(progress())

@@ -2,8 +2,9 @@
 
 from collections import deque
 from collections.abc import Iterator
+from copy import copy
 
-from odb_stream.adapters.torch import whole_windows
+from odb_stream.adapters.torch import idle_copy
 from odb_stream.errors import OdbStreamError
 from odb_stream.loader import Loader
 from odb_stream.nodes.collate import STEP_KEY, Batch
@@ -32,7 +33,8 @@ class Windows(Iterator[Batch]):
     """The batches of an epoch. The last window is filled up with idle steps, because the Trainer steps at full ones."""
 
     def __init__(self, batches: Iterator[Batch], size: int) -> None:
-        self._batches = whole_windows(batches, size)
+        self._batches = batches
+        self._size = size
         self._ahead: Window | None = None
         self._error: OdbStreamError | None = None
         self._single: deque[Batch] = deque()
@@ -42,7 +44,7 @@ class Windows(Iterator[Batch]):
     def take(self) -> Window:
         """The batches of the next optimizer step; empty at the end of the epoch."""
         window = self._pull() if self._ahead is None else self._ahead
-        if not window and self._error is not None:
+        if not window and self._error is not None:  # what came before it was trained on
             raise self._error
         self._ahead = None
         for batch in window:
@@ -65,9 +67,13 @@ class Windows(Iterator[Batch]):
                 if batch[STEP_KEY].accum_last:
                     break
         except OdbStreamError as error:
-            if window:  # a window that cannot be completed is not trained on
-                window.clear()
             self._error = error
+            return []
+        if window:
+            last = window[-1]
+            step = copy(last[STEP_KEY])
+            places = range(len(window), self._size)
+            window += [idle_copy(last, step, place, is_last=place == self._size - 1) for place in places]
         return window
 
     def __next__(self) -> Batch:

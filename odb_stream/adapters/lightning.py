@@ -42,11 +42,11 @@ class ExactLoss(Callback):
 
     def __init__(self, schedule: Callable[[Optimizer], SampleSchedule] | None = None) -> None:
         self.samples = 0
-        """Samples of all ranks that were trained on, over all epochs."""
+        """Samples of all ranks in all updates so far."""
         self._make_schedule = schedule
         self._schedule: SampleSchedule | None = None
         self._meter: Meter | None = None
-        self._updates = 0
+        self._open = 0
         self._sums = torch.zeros(2)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -79,8 +79,9 @@ class ExactLoss(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Take the step's info."""
-        _training(trainer).take()
-        self._updates = trainer.global_step
+        stream = _training(trainer)
+        stream.take()
+        stream.updates = trainer.global_step
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
         """Scale what flows back from the loss; Lightning has divided the loss by the accumulation, which is undone."""
@@ -93,19 +94,21 @@ class ExactLoss(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count the step, and log when it is time."""
-        step = _training(trainer).step
+        stream = _training(trainer)
+        step = stream.step
         assert step is not None
         assert self._meter is not None
-        if (trainer.global_step > self._updates) != step.accum_last:
+        if (trainer.global_step > stream.updates) != step.accum_last:
             raise ConfigError(
                 f"step {step.step} of epoch {step.epoch} is number {step.accum_index} of an accumulation window (last: "
                 f"{step.accum_last}), but Lightning with accumulate_grad_batches={trainer.accumulate_grad_batches} has "
                 "it otherwise: give the Loader as many in grad_accum, and no GradientAccumulationScheduler"
             )
         self._meter.add(step, _loss_of(outputs, "training_step") * trainer.accumulate_grad_batches)
-        self.samples += step.global_samples
+        self._open += step.global_samples
         if not step.accum_last:
             return
+        self.samples, self._open = self.samples + self._open, 0
         if self._schedule is not None:
             self._schedule.advance(step)
         every = setting(trainer, "log_every_n_steps")
@@ -145,6 +148,29 @@ class ExactLoss(Callback):
     def state_dict(self) -> dict[str, Any]:
         """The count of samples."""
         return {"samples": self.samples}
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Let the checkpoint stand where the loader's state in it stands: after an update, in the same epoch.
+
+        Lightning would go on inside an epoch that has ended, up to a number of batches that a Loader cannot know; it
+        counts steps whose gradients are lost; and it takes an epoch for done that ``max_steps`` has cut.
+        """
+        data, loop = _data_of(trainer), checkpoint["loops"]["fit_loop"]
+        if data.training is None or data.training.step is None:
+            return
+        batches, epochs, behind = loop["epoch_loop.batch_progress"], loop["epoch_progress"], data.behind
+        if behind:
+            loop["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1  # counted again when it goes on
+            for counts in (batches["total"], batches["current"]):
+                made = counts["ready"] - behind
+                counts.update(ready=made, started=made, processed=made, completed=made - 1)
+        whole = data.training.ended and not behind
+        if whole:
+            batches["is_last_batch"] = False
+            batches["total"]["completed"] = batches["total"]["processed"]
+            batches["current"] = dict.fromkeys(batches["current"], 0)
+        for counts in (epochs["total"], epochs["current"]):
+            counts["processed"] = counts["completed"] = counts["started"] - (not whole)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on counting."""

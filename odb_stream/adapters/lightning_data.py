@@ -7,7 +7,7 @@ from typing import Any
 import torch.distributed as dist
 from lightning.pytorch import LightningDataModule, Trainer
 
-from odb_stream.errors import ConfigError, StateError
+from odb_stream.errors import ConfigError
 from odb_stream.loader import Loader
 from odb_stream.nodes.collate import Batch, pop_step
 from odb_stream.resume import merge
@@ -18,36 +18,59 @@ class Stream:
     """What Lightning iterates over: the batches of a Loader, their step infos kept apart.
 
     It has no length, no state and no batch size, so that there is nothing that Lightning could shard, skip or save for
-    one rank only. Lightning calls ``iter`` once more than it reads: an epoch starts at the first batch that is read.
+    one rank only. Lightning starts iterating more often than it trains: where no batch of an epoch was trained on, the
+    next iteration is that epoch again.
     """
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
         self.step: StepInfo | None = None
         """The step that is trained or evaluated now, or was last; None before the first of an epoch."""
+        self.updates = 0
+        """Updates of the optimizer before :attr:`step`."""
         self.followed = False
         """Whether an ExactLoss takes the step infos."""
         self._ahead: deque[StepInfo] = deque()
         self._start: dict[str, Any] | None = None
+        self._first = 0
+        self._exhausted = False
 
     def __iter__(self) -> Iterator[Batch]:
+        if self._start is not None and self.step is None:
+            self.loader.load_state_dict(self._start)
+        self._start, self._exhausted, self.step = self.loader.state_dict(), False, None
         self._ahead.clear()
-        self.step = None
-        self._start = self.loader.state_dict()
         for batch in self.loader:
             self._ahead.append(pop_step(batch))
             yield batch
+        self._exhausted = True
 
     def take(self) -> StepInfo:
         """The info of the batch that comes next: Lightning reads ahead, in order."""
-        self.step = self._ahead.popleft()
-        return self.step
+        taken = self._ahead.popleft()
+        if self.step is None:
+            self._first = taken.step
+        self.step = taken
+        return taken
 
-    def state_dict(self) -> dict[str, Any]:
-        """The loader's state after :attr:`step`, whatever was read ahead."""
-        if self.step is not None:
-            return self.loader.state_dict(self.step.step)
-        return self._start or self.loader.state_dict()
+    @property
+    def ended(self) -> bool:
+        """Whether :attr:`step` is the last of its epoch."""
+        return self._exhausted and not self._ahead
+
+    def state_dict(self, behind: int = 0) -> dict[str, Any]:
+        """The loader's state ``behind`` steps before the end of :attr:`step`, whatever was read ahead.
+
+        After the last step of an epoch it is the start of the next.
+        """
+        if self.step is None:
+            return self._start or self.loader.state_dict()
+        if not behind and self.ended:
+            return self.loader.state_dict()
+        number = self.step.step - behind
+        if number < self._first and self._start is not None:
+            return self._start
+        return self.loader.state_dict(number)
 
 
 class LoaderDataModule(LightningDataModule):
@@ -63,7 +86,7 @@ class LoaderDataModule(LightningDataModule):
 
     Raises:
         ConfigError: from ``setup``, where the Trainer's settings do not go with the Loader; names setting and way out.
-        StateError: when a checkpoint is saved inside an accumulation window, or does not fit.
+        StateError: when a checkpoint does not fit.
     """
 
     training: Stream | None = None
@@ -81,6 +104,15 @@ class LoaderDataModule(LightningDataModule):
             check_trainer(trainer, self.training.loader)
         if stage in ("fit", "validate") and self._make_evaluation is not None:
             self.evaluation = Stream(_made(self._make_evaluation, "evaluation"))
+
+    @property
+    def behind(self) -> int:
+        """Steps since the last update: a checkpoint holds no gradients, so it leaves them out, to be made again."""
+        if self.training is None or self.training.step is None:
+            return 0
+        step = self.training.step
+        stepped = step.accum_last and _trainer_of(self).global_step > self.training.updates
+        return 0 if stepped else step.accum_index + 1
 
     def train_dataloader(self) -> Stream:
         """The stream over the training loader."""
@@ -100,20 +132,14 @@ class LoaderDataModule(LightningDataModule):
                 stream.loader.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of all ranks after the step that was trained last, equal on all ranks, which must all call it."""
+        """The states of all ranks after the last update, equal on all ranks, which must all call it."""
         if self.training is None:
             return {}
-        step = self.training.step
-        if step is not None and not step.accum_last:
-            raise StateError(
-                f"a checkpoint was asked for after step {step.step} of epoch {step.epoch}, inside an accumulation "
-                "window, and it holds no gradients: save by every_n_train_steps or by epochs, not by time"
-            )
-        own = self.training.state_dict()
-        states: list[Any] = [own]
-        if own["world_size"] > 1:
-            states = [None] * own["world_size"]
-            dist.all_gather_object(states, own)
+        states: list[Any] = [self.training.state_dict(self.behind)]
+        ranks = self.training.loader.world.size
+        if ranks > 1:
+            states = states * ranks
+            dist.all_gather_object(states, states[0])
         return {"ranks": states}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -121,14 +147,14 @@ class LoaderDataModule(LightningDataModule):
         if self.training is None:
             return
         loader, states = self.training.loader, state_dict["ranks"]
-        present = loader.state_dict()
-        loader.load_state_dict(states[present["rank"]] if len(states) == present["world_size"] else merge(states))
+        same = len(states) == loader.world.size
+        loader.load_state_dict(states[loader.world.rank] if same else merge(states))
 
 
 def check_trainer(trainer: Trainer, loader: Loader) -> None:
     """Raise a ConfigError that names the first setting of the Trainer that does not go with the Loader."""
     expected, given = loader.settings.grad_accum, trainer.accumulate_grad_batches
-    ranks = loader.state_dict()["world_size"]
+    ranks = loader.world.size
     if given != expected:
         raise ConfigError(
             f"Trainer.accumulate_grad_batches is {given} and the Loader's grad_accum is {expected}: give both the same "
@@ -142,12 +168,6 @@ def check_trainer(trainer: Trainer, loader: Loader) -> None:
     if trainer.strategy.handles_gradient_accumulation:
         raise ConfigError(
             f"{type(trainer.strategy).__name__} divides the loss and counts micro-steps by itself: use DDP or FSDP"
-        )
-    reloads = setting(trainer, "reload_dataloaders_every_n_epochs")
-    if reloads:
-        raise ConfigError(
-            f"reload_dataloaders_every_n_epochs is {reloads}, which starts epochs "
-            "twice: leave it 0, a Loader gives every epoch anew"
         )
     if isinstance(trainer.limit_train_batches, int) and not setting(trainer, "fast_dev_run"):
         raise ConfigError(

@@ -20,7 +20,6 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,6 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 from odb_stream.errors import ConfigError
 from odb_stream.loader import Loader
 from odb_stream.nodes.collate import STEP_KEY, Batch
+from odb_stream.nodes.watched import changed
 from odb_stream.sample import StepInfo
 
 
@@ -49,7 +49,7 @@ def whole_windows(batches: Iterable[Batch], steps: int) -> Iterator[Batch]:
             yield batch
             continue
         kept = dict(batch)
-        batch[STEP_KEY] = replace(last, accum_last=False)
+        batch[STEP_KEY] = changed(last, accum_last=False)
         yield batch
         for place in range(last.accum_index + 1, steps):
             yield idle_copy(kept, last, place, is_last=place == steps - 1)
@@ -57,7 +57,7 @@ def whole_windows(batches: Iterable[Batch], steps: int) -> Iterator[Batch]:
 
 def idle_copy(batch: Mapping[str, Any], step: StepInfo, place: int, *, is_last: bool) -> Batch:
     """A batch with the same tensors that counts for nothing: at ``place`` of the accumulation window of ``step``."""
-    idle = replace(
+    idle = changed(
         step,
         refs=(),
         samples=0,
@@ -213,7 +213,7 @@ def evaluate(model: torch.nn.Module, loader: Loader, *, device: torch.device | s
     for batch in loader:
         step = batch.pop(STEP_KEY)
         loss = model(**to_device(batch, device)).loss
-        if step.supervised_tokens:
+        if step.loss_scale:
             sums[0] += loss.to(torch.float64) * step.supervised_tokens
             sums[1] += step.supervised_tokens
     if dist.is_available() and dist.is_initialized():

@@ -1,5 +1,6 @@
 """Watched: a step info that notices whether its loss scale is ever looked at."""
 
+import contextlib
 from dataclasses import fields
 from typing import Any
 
@@ -14,13 +15,14 @@ class Watch:
 
 
 class WatchedStepInfo(StepInfo):
-    """A step info that tells its ``watch`` when ``loss_scale`` is read."""
+    """A step info that tells its ``watch``, if it has one, when ``loss_scale`` is read."""
 
     __slots__ = ("_watch",)
 
     def __getattribute__(self, name: str) -> Any:
         if name == "loss_scale":
-            object.__getattribute__(self, "_watch").loss_scale_read = True
+            with contextlib.suppress(AttributeError):  # `dataclasses.replace` makes one without a watch
+                object.__getattribute__(self, "_watch").loss_scale_read = True
         return object.__getattribute__(self, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -33,6 +35,11 @@ def watched(info: StepInfo, watch: Watch) -> StepInfo:
     seen = WatchedStepInfo(**_values(info))
     object.__setattr__(seen, "_watch", watch)
     return seen
+
+
+def changed(info: StepInfo, **changes: Any) -> StepInfo:
+    """A plain step info with some other values; unlike ``dataclasses.replace`` it counts as no look at the others."""
+    return StepInfo(**_values(info) | changes)
 
 
 def _values(info: StepInfo) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import copy
 import logging
 import pickle
+from dataclasses import replace
 
 import pytest
 from ranks_support import run_ranks, values
@@ -25,6 +26,7 @@ def warnings_of(reads: bool) -> list[str]:
                 if reads:
                     assert step.loss_scale >= 0
         info = step
+    assert replace(info, step=7).loss_scale == info.loss_scale
     for plain in (pickle.loads(pickle.dumps(info)), copy.deepcopy(info)):
         assert type(plain) is odb.StepInfo
         assert (plain.step, plain.loss_scale) == (info.step, info.loss_scale)
