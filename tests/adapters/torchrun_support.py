@@ -1,0 +1,54 @@
+"""Programs under torchrun: started on a number of ranks, waited for, or killed with all their ranks."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SECONDS = 300.0
+
+
+def start(program: Path, *given: object, folder: Path, ranks: int = 2) -> subprocess.Popen[str]:
+    """Start a program, alone or under torchrun; its errors go to a file in the folder."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    quiet = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.Popen(
+        [sys.executable, *launch, str(program), *map(str, given)],
+        stdout=subprocess.PIPE,
+        stderr=(folder / "errors").open("a"),
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **quiet},
+    )
+
+
+def finish(job: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
+    """Wait for the end; what the program wrote into ``report.json``."""
+    job.communicate(timeout=SECONDS)
+    assert job.returncode == 0, (folder / "errors").read_text()[-4000:]
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return report
+
+
+def kill_after(job: subprocess.Popen[str], lines: int, word: str) -> None:
+    """Kill the ranks and what started them, once so many lines with a word were told."""
+    assert job.stdout is not None
+    told = (line for line in job.stdout if word in line)
+    assert sum(1 for _, _ in zip(range(lines), told, strict=False)) == lines, "it ended before"
+    # Each rank leads a session of its own, so killing the launcher's group would leave them alive.
+    ranks = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/stat") if _parent(path) == job.pid]
+    for process in (job.pid, *ranks):
+        os.kill(process, signal.SIGKILL)
+    job.wait(SECONDS)
+    job.stdout.close()
+
+
+def _parent(stat: Path) -> int | None:
+    """The parent of a process, by its file in /proc."""
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
