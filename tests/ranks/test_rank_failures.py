@@ -15,11 +15,11 @@ from ranks_training import Case, numbers_of
 import odb_stream as odb
 
 CASE = Case((260, 400, 300), shuffle=False, settings={"budget": odb.Budget(400), "window": 32, "lookahead": 64})
-"""Rounds of 8, 16, 32 steps until the drain, of about 8 samples a rank and step."""
+"""Rounds of 2, 4, 8, 16, 32 steps until the drain, of about 8 samples a rank and step."""
 BAD = 260 + 299
-"""One of rank 1's samples, reached in the third round."""
-AGREED = 24
-"""The steps of the two rounds before."""
+"""One of rank 1's samples, reached in the fifth round."""
+AGREED = 30
+"""The steps of the four rounds before."""
 
 
 def end_of_background() -> None:
@@ -73,8 +73,8 @@ def test_a_stage_that_raises_is_raised_on_every_rank_at_the_same_step(late: bool
 
 
 def fail_amid_an_update() -> list[Any]:
-    """The step infos before the error, with five steps an update."""
-    with CASE.loader(FailAt(BAD), grad_accum=5) as stream:
+    """The step infos before the error, with four steps an update."""
+    with CASE.loader(FailAt(BAD), grad_accum=4) as stream:
         iterator = iter(stream)
         infos = [odb.pop_step(next(iterator)) for _ in range(AGREED)]
         with pytest.raises(odb.PeerError, match="rank 1 failed"):
@@ -86,8 +86,8 @@ def test_a_failure_amid_an_update_makes_it_a_shorter_one() -> None:
     """The steps before it are yielded, the last one marked as the last, and their loss scale is over them alone."""
     ranks = values(run_ranks(fail_amid_an_update, 3))
     for infos in ranks:
-        assert [info.step for info in infos if info.accum_last] == [4, 9, 14, 19, AGREED - 1]
-        last = infos[20:]
+        assert [info.step for info in infos if info.accum_last] == [3, 7, 11, 15, 19, 23, 27, AGREED - 1]
+        last = infos[28:]
         total = sum(info.global_supervised_tokens for info in last)
         assert [info.loss_scale for info in last] == pytest.approx(
             [info.supervised_tokens * 3 / total for info in last]

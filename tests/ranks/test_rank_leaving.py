@@ -11,7 +11,7 @@ from ranks_training import Case, numbers_of, take
 
 import odb_stream as odb
 
-LOOKAHEAD = 4
+LOOKAHEAD = 2
 MANY = Case((300, 300, 300), settings={"lookahead": LOOKAHEAD})
 """About 80 steps; until the drain, rounds of LOOKAHEAD steps without moves."""
 
@@ -98,7 +98,7 @@ def test_one_rank_that_leaves_stops_the_others_where_the_agreed_steps_end(
 
 def leave_at_the_end() -> tuple[int, str]:
     """Rank 1 leaves when its last round is agreed on, the others come to that end later."""
-    with Case((20, 20, 20)).loader() as stream:
+    with Case((10, 10, 10)).loader() as stream:
         iterator = iter(stream)
         got = take(iterator, 1)
         if dist.get_rank() == 1:
