@@ -26,9 +26,9 @@ def break_then_go_on(at: list[int]) -> tuple[Any, Any]:
     return len(started), (record, report)
 
 
-@pytest.mark.parametrize("at", [[5, 5, 5], [1, 2, 4], [0, 0, 0]])
+@pytest.mark.parametrize("at", [[5, 5, 5], [1, 2, 2], [0, 0, 0]])
 def test_after_a_break_on_all_ranks_the_next_loop_is_a_whole_epoch(at: list[int]) -> None:
-    """Ranks that all stop get no error, at whatever steps they do; nothing of the broken epoch reaches the next."""
+    """Ranks that all stop within a round get no error; nothing of the broken epoch reaches the next."""
     results = values(run_ranks(break_then_go_on, 3, at))
     assert [steps for steps, _ in results] == at
     records = [record for _, (record, _) in results]
@@ -175,7 +175,7 @@ def test_the_loop_keeps_its_loader_alive() -> None:
 def restart() -> tuple[int, Any]:
     with MANY.loader() as stream:
         old = iter(stream)
-        took = take(old, 2 + dist.get_rank())
+        took = take(old, 1 + (dist.get_rank() > 0))  # both are steps of the first round, so that nobody misses any
         new = iter(stream)
         with pytest.raises(odb.StateError, match="iterator of epoch 0 was ended"):
             next(old)
