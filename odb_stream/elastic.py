@@ -60,10 +60,10 @@ def _rest_of(state: Mapping[str, Any], source: OpenSource, seed: int) -> Sequenc
         return rows_from(state["rest"])
     rows: list[Rest] = []
     for owner in state["owners"]:
-        step = saved_step(owner["progress"])
+        place = saved_step(owner["progress"]).begin()
         world = World(owner["rank"], state["world_size"])
-        packer = step.begin().round.packer
-        rows += of_held(left_of(step))
+        packer = place.round.packer
+        rows += of_held(left_of(place))
         if packer.source_ended:
             continue
         if state["rest"] is None:

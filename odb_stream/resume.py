@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from odb_stream.batching.states import Place
 from odb_stream.config import SHARED_SETTINGS, Settings, World
 from odb_stream.errors import StateError
 from odb_stream.metrics import Totals
@@ -254,8 +255,8 @@ def carried_over(states: Sequence[Mapping[str, Any]]) -> Carried:
     )
 
 
-def left_of(step: SavedStep) -> list[Held]:
+def left_of(place: Place) -> list[Held]:
     """The samples that a rank held and did not emit: the rest of its round, its surplus groups and its window."""
-    state, progress = step.begin()
+    state, progress = place
     groups = [*state.mine[progress.place + 1 :], *state.surplus]
     return [*(held for group in groups for held in group or ()), *state.packer.held]

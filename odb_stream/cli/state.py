@@ -88,11 +88,12 @@ def explained(place: str, found: dict[str, Any]) -> dict[str, Any]:
     words["samples emitted in the epoch, all ranks"] = seen
     for number, part in enumerate(parts):
         whose = f", rank {number}" if len(parts) > 1 else ""
-        round_state, progress = part.begin()
+        stands = part.begin()
+        round_state, progress = stands
         left = len(round_state.mine) - 1 - progress.place
         words[f"round{whose}"] = f"{round_state.round}, {left} steps of it are left"
         words[f"reading position{whose}"] = str(part.round["position"])
-        words[f"samples held{whose}"] = len(left_of(part))
+        words[f"samples held{whose}"] = len(left_of(stands))
         words[f"records read{whose}"] = round_state.packer.received
         words[f"dropped{whose}"] = dict(progress.packer.by_reason)
     if found["rest"] is not None:

@@ -102,8 +102,7 @@ def read_index(address: str, options: Storage = DEFAULT, *, may_be_cut: bool = F
     if text is None:
         return None
     content = _parse(text)
-    samples = _samples_of(address, content, options, may_be_cut=may_be_cut)
-    present = storage.size(address, options) if may_be_cut else content["shard_bytes"]
+    samples, present = _samples_and_bytes(address, content, options, may_be_cut=may_be_cut)
     columns = [content.get(name) for name in ("keys", "offsets", "checksums")]
     if not all(_is_column(column, samples, kind) for column, kind in zip(columns, (str, int, int), strict=True)):
         raise stale(address, "the index is damaged: it does not hold a key, an offset and a checksum for each sample")
@@ -118,7 +117,7 @@ def read_count(address: str, options: Storage = DEFAULT, *, may_be_cut: bool = F
         return None
     content = _parse(start.partition(b"\n")[0].rstrip(b", \r") + b"}")
     if content:
-        return _samples_of(address, content, options, may_be_cut=may_be_cut)
+        return _samples_and_bytes(address, content, options, may_be_cut=may_be_cut)[0]
     index = read_index(address, options, may_be_cut=may_be_cut)
     return None if index is None else index.samples
 
@@ -139,8 +138,10 @@ def _parse(text: bytes) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _samples_of(address: str, content: dict[str, Any], options: Storage, *, may_be_cut: bool) -> int:
-    """The number of samples that an index of this version states for a shard of the present size."""
+def _samples_and_bytes(
+    address: str, content: dict[str, Any], options: Storage, *, may_be_cut: bool
+) -> tuple[int, int]:
+    """The number of samples that an index of this version states for a shard, and the bytes that this has now."""
     if not content:
         raise stale(address, "the index is not a JSON object")
     if content.get("version") != VERSION:
@@ -152,7 +153,7 @@ def _samples_of(address: str, content: dict[str, Any], options: Storage, *, may_
     samples = content.get("samples")
     if type(samples) is not int or samples < 0:
         raise stale(address, f"the index counts {samples!r} samples")
-    return samples
+    return samples, present
 
 
 def _is_column(column: object, length: int, kind: type) -> bool:
