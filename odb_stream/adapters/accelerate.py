@@ -32,6 +32,7 @@ from odb_stream.errors import ConfigError, StateError
 from odb_stream.loader import Loader
 from odb_stream.resume import merge
 from odb_stream.sample import StepInfo
+from odb_stream.shardio import storage
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class _Checkpoints:
                 "a step with accum_last"
             )
         state = self._loader.state_dict()
-        state_path(folder, self._loader.world.rank).write_text(json.dumps(state), encoding="utf-8")
+        storage.write_atomic(str(state_path(folder, self._loader.world.rank)), json.dumps(state).encode())
 
     def load(self, models: Sequence[Any], folder: str) -> None:
         """Hook of ``load_state``."""

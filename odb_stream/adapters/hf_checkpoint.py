@@ -1,9 +1,7 @@
 """The loader's part of a Trainer checkpoint: a file of each rank, written last, so that it marks a whole one."""
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from odb_stream.config import World
 from odb_stream.errors import StateError
 from odb_stream.resume import merge
+from odb_stream.shardio import storage
 
 TRAINER_STATE = "trainer_state.json"
 FILE = re.compile(r"odb_loader_(\d{5})_of_(\d{5})\.json")
@@ -39,11 +38,7 @@ def write(folder: Path, world: World, content: Mapping[str, Any]) -> None:
         found = FILE.fullmatch(path.name)
         if found and int(found[2]) != world.size:
             path.unlink(missing_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".unfinished", delete=False) as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(file.name, folder / file_name(world.rank, world.size))
+    storage.write_atomic(str(folder / file_name(world.rank, world.size)), json.dumps(content).encode())
 
 
 def withdraw(folder: Path, world: World) -> None:
