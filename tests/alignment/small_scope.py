@@ -21,6 +21,8 @@ from multiprocessing import Pool
 from random import Random
 from typing import NamedTuple
 
+from unsaved import Unsaved
+
 from odb_stream.batching.account import Account
 from odb_stream.batching.footprint import Footprint, Size
 from odb_stream.batching.groups import Group
@@ -48,7 +50,7 @@ class Instance(NamedTuple):
     rebalance: bool
 
 
-class PlannedPacker:
+class PlannedPacker(Unsaved):
     """Hands out groups that were formed before."""
 
     def __init__(self, rank: int, plan: Plan, lookahead: int, footprint: Footprint) -> None:
@@ -78,22 +80,6 @@ class PlannedPacker:
 
     def account(self) -> Account:
         return Account({})
-
-    def passed(self, step: int) -> None:
-        pass
-
-    def snapshot(self) -> None:
-        return None
-
-    def progress(self) -> None:
-        return None
-
-    def references(self, group: Group[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-        return group.samples
-
-    def reread(self, groups: list) -> list:
-        assert not groups, "nothing is resumed here"
-        return []
 
 
 @cache

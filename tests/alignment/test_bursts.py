@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unsaved import Unsaved
 
 from odb_stream.batching.account import Account
 from odb_stream.batching.bursts import BURST_SHARE, burst_ends
@@ -21,7 +22,7 @@ sizes = st.builds(Size, st.integers(1, 20), st.integers(0, 3), st.integers(1, 5)
 ranks_of_sizes = st.lists(st.lists(sizes, max_size=20), min_size=1, max_size=4)
 
 
-class Packer:
+class Packer(Unsaved):
     """A stream of (rank, number) samples."""
 
     def __init__(self, rank: int, stream: list[Size]) -> None:
@@ -36,22 +37,6 @@ class Packer:
 
     def account(self) -> Account:
         return Account({})
-
-    def passed(self, step: int) -> None:
-        pass
-
-    def snapshot(self) -> None:
-        return None
-
-    def progress(self) -> None:
-        return None
-
-    def references(self, group) -> tuple:
-        return group.samples
-
-    def reread(self, groups: list) -> list:
-        assert not groups, "nothing is resumed here"
-        return []
 
     def begin_round(self, number: int) -> int:
         self._planner.begin_round(number)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from workloads import workload
 
 from odb_stream.batching.footprint import Footprint
 from odb_stream.batching.simulate import Figures, deal, simulate
@@ -16,16 +17,6 @@ from odb_stream.config import Budget
 RANKS = 8
 UNEVEN = [float(share) for share in range(1, RANKS + 1)]
 DATA = Path(__file__).parents[3] / "shared" / "data" / "lengths"
-
-
-def workload(name: str) -> list[int]:
-    """Seeded lengths shaped like instruction data with a long tail ("chat"), and short with few very long ("mixed")."""
-    rng = np.random.Generator(np.random.PCG64(20260619))
-    if name == "chat":
-        lengths = rng.lognormal(6.9, 0.5, 20_000)
-    else:
-        lengths = np.where(rng.random(20_000) < 0.75, rng.normal(180, 60, 20_000), rng.lognormal(8.0, 0.6, 20_000))
-    return np.clip(lengths, 16, 16_384).astype(int).tolist()
 
 
 def aligned(

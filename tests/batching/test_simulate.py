@@ -1,7 +1,7 @@
 """The simulation: definitions of its figures, batch quality on seeded workloads, and what it refuses."""
 
-import numpy as np
 import pytest
+from workloads import workload
 
 from odb_stream.batching.footprint import Footprint
 from odb_stream.batching.simulate import deal, simulate
@@ -11,16 +11,6 @@ from odb_stream.errors import ConfigError
 
 def footprint(layout="padded", tokens=16_384, multiple=1):
     return Footprint(layout, Budget(tokens), multiple)
-
-
-def workload(name: str) -> list[int]:
-    """Seeded lengths shaped like instruction data with a long tail ("chat"), and short with few very long ("mixed")."""
-    rng = np.random.Generator(np.random.PCG64(20260619))
-    if name == "chat":
-        lengths = rng.lognormal(6.9, 0.5, 20_000)
-    else:
-        lengths = np.where(rng.random(20_000) < 0.75, rng.normal(180, 60, 20_000), rng.lognormal(8.0, 0.6, 20_000))
-    return np.clip(lengths, 16, 16_384).astype(int).tolist()
 
 
 def test_deal_round_robin_and_by_shares():
