@@ -15,7 +15,8 @@ LAYERS = {
     "shardio": 3, "runtime": 3,
     "nodes": 4,
     "": 5, "loader": 5, "meeting": 5, "epoch": 5, "passes": 5, "pipeline": 5, "resume": 5, "elastic": 5, "metrics": 5,
-    "adapters": 6, "cli": 6,
+    "inspection": 5,
+    "live": 6, "adapters": 6, "cli": 6,
 }  # fmt: skip
 
 # batching is integers in, integers out: what it may import is listed, and everything else is refused.
