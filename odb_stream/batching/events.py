@@ -82,6 +82,10 @@ class Packer(Protocol[T]):
     def exhausted(self) -> bool:
         """Whether no further group will come."""
 
+    @property
+    def source_ended(self) -> bool:
+        """Whether nothing more will come than what is held: it is planned to its end in one round."""
+
     def account(self) -> Account:
         """What was dropped so far, by reason, and how long samples waited."""
 

@@ -22,6 +22,7 @@ class Planner:
         self._most_groups = lookahead
         self._source_ended = False
         self._limit = 0
+        self._rest: list[list[int]] = []
         self.lookahead = 0
         """Groups to plan in this round."""
 
@@ -50,11 +51,15 @@ class Planner:
     def form_group(self) -> list[int] | None:
         """The next group as tickets in arrival order, or None when there is none.
 
-        The window is refilled before and after, so that ``exhausted`` is known as soon as it is true.
+        The window is refilled before and after, so that ``exhausted`` is known as soon as it is true. Once the stream
+        has ended, what the window holds is divided as a whole.
         """
         self._refill()
         if not len(self.window):
             return None
+        if self._source_ended:
+            self._rest = self._rest or self.window.divide()
+            return self.window.take(self._rest.pop(0))
         group = self.window.form_group()
         self._refill()
         return group

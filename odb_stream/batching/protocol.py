@@ -157,7 +157,10 @@ class Program(Generic[T]):
         return state.last
 
     def _plan(self) -> tuple[list[Group[T]], Exception | None]:
-        """This round's groups, those left over from the round before first; or what the stream raised."""
+        """This round's groups, those left over from the round before first; or what the stream raised.
+
+        Once the stream has ended, all that is left: nothing that comes later could make better groups of it.
+        """
         try:
             planned, self._surplus = self._surplus + self.packer.reread(self._to_regain), []
             self._to_regain = []
@@ -166,7 +169,9 @@ class Program(Generic[T]):
                 target = max(lookahead, -(-DRAIN_DEPTH * self.ranks // self._active))
             least = min(target, max(lookahead, self.ranks))
             held = sum(group.counts.bytes for group in planned)
-            while len(planned) < target and (held <= self.most_bytes or len(planned) < least):
+            while self.packer.source_ended or (
+                len(planned) < target and (held <= self.most_bytes or len(planned) < least)
+            ):
                 group = self.packer.next_group()
                 if group is None:
                     break

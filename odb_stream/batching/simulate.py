@@ -109,6 +109,11 @@ class LengthPacker:
         """Whether no further group will come."""
         return self.planner.exhausted
 
+    @property
+    def source_ended(self) -> bool:
+        """Whether the array has given its last sample."""
+        return self.planner.source_ended
+
     def begin_round(self, number: int) -> int:
         """Set the window of a round; returns the number of groups to plan in it."""
         self.planner.begin_round(number)

@@ -5,16 +5,19 @@ window has places. The rest of the group is what fits the anchor best: the run o
 tokens (padded), or whatever fills the row (packed). The window is refilled after every group, so no group is small
 only because a boundary was reached.
 
-A trace by hand, padded, budget 12, window 4, arrivals 5 2 3 6 4 4: the window holds 5 2 3 6 and the anchor is 5.
+At the end of the stream, what is left is divided as a whole, by ``odb_stream/batching/tail.py``.
+
+A trace by hand, padded, budget 12, window 4, arrivals 5 2 3 6 4 4 and more: the window holds 5 2 3 6, the anchor is 5.
 Sorted: 2 3 5 6. Runs that contain 5 and fit: [3 5] is 2 x 5 = 10, [5 6] is 2 x 6 = 12, [5] is 5. Most real tokens:
 [5 6] with 11 of 12. Refilled, the window holds 2 3 4 4 and the anchor is 2: [2 3 4] is 3 x 4 = 12 with 9 real tokens,
-[2 3 4 4] would be 16. So the second group is 2 3 4, and the last one 4.
+[2 3 4 4] would be 16. So the second group is 2 3 4.
 """
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 
 from odb_stream.batching.footprint import Footprint, Size
+from odb_stream.batching.tail import tail_groups
 
 FIRST_WINDOW = 256
 FIRST_LOOKAHEAD = 2
@@ -83,6 +86,30 @@ class Window:
             members = self._padded_run(anchor)
         else:
             members = self._packed_fill(anchor)
+        return self._leave(members)
+
+    def divide(self) -> list[list[int]]:
+        """All that is held, divided into groups as a whole, for a window that nothing more will enter; nothing leaves.
+
+        The groups stand in the order of their oldest members, so that none is later than :meth:`form_group` allows.
+        """
+        order, sizes = self._by_length, self._sizes
+        groups = tail_groups([sizes[ticket] for _, ticket in order], self._footprint)
+        whole = [sorted(order[place][1] for place in group) for group in groups]
+        whole += [[ticket] for ticket, size in sizes.items() if self._footprint.oversize(size)]
+        return sorted(whole)
+
+    def take(self, members: list[int]) -> list[int]:
+        """Take one of the groups of :meth:`divide` out."""
+        for ticket in members:
+            entry = (self._sizes[ticket].length, ticket)
+            place = bisect_left(self._by_length, entry)
+            if self._by_length[place : place + 1] == [entry]:
+                del self._by_length[place]
+        return self._leave(members)
+
+    def _leave(self, members: list[int]) -> list[int]:
+        """Strike a group's samples off; returns their tickets in arrival order."""
         self._groups_formed += 1
         for ticket in members:
             del self._sizes[ticket]

@@ -93,6 +93,11 @@ class Pack(BaseNode[Group[PreparedSample]]):
         """Whether no further group will come."""
         return self.planner.exhausted
 
+    @property
+    def source_ended(self) -> bool:
+        """Whether the stream has given its last sample: what is held can be planned to its end."""
+        return self.planner.source_ended
+
     def account(self) -> Account:
         """What this rank dropped so far, by reason, and how long samples waited."""
         drops, max_delay = self._drops, self.planner.window.max_delay

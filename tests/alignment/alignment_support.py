@@ -60,6 +60,10 @@ class StreamPacker:
     def exhausted(self) -> bool:
         return self.planner.exhausted
 
+    @property
+    def source_ended(self) -> bool:
+        return self.planner.source_ended
+
     def begin_round(self, number: int) -> int:
         assert number == self._rounds_before + len(self.at_round), "rounds are numbered from 0, without a gap"
         assert number <= self.most_rounds, "the run does not end"

@@ -35,6 +35,10 @@ class Packer(Unsaved):
     def exhausted(self) -> bool:
         return self._planner.exhausted
 
+    @property
+    def source_ended(self) -> bool:
+        return self._planner.source_ended
+
     def account(self) -> Account:
         return Account({})
 

@@ -1,7 +1,8 @@
 """Batch quality with 8 ranks in step, by the same programs that real ranks run: the bounds that must hold.
 
 All figures include the ramps and the drain. A drain dealt without sorting its groups by cost fails eleven cases here, a
-rank's own groups dealt without sorting six.
+rank's own groups dealt without sorting six. A stream's end that is grouped one group at a time fails those with window
+1,024.
 """
 
 from pathlib import Path
@@ -42,12 +43,12 @@ def aligned(
 @pytest.mark.parametrize(
     ("layout", "window", "name", "most"),
     [
-        ("padded", 64, "chat", 1.16),
-        ("padded", 256, "chat", 1.07),
-        ("padded", 1024, "chat", 1.04),
-        ("padded", 64, "mixed", 1.26),
-        ("padded", 256, "mixed", 1.12),
-        ("padded", 1024, "mixed", 1.07),
+        ("padded", 64, "chat", 1.155),
+        ("padded", 256, "chat", 1.065),
+        ("padded", 1024, "chat", 1.03),
+        ("padded", 64, "mixed", 1.255),
+        ("padded", 256, "mixed", 1.105),
+        ("padded", 1024, "mixed", 1.045),
         ("packed", 256, "chat", 1.007),
         ("packed", 256, "mixed", 1.007),
     ],
@@ -87,11 +88,11 @@ def test_the_published_policy_is_beaten() -> None:
 @pytest.mark.parametrize(
     ("layout", "window", "shares", "most"),
     [
-        ("padded", 64, None, (1.14, 1.235, 1.14, 1.255)),
-        ("padded", 256, None, (1.065, 1.085, 1.085, 1.13)),
-        ("padded", 1024, None, (1.035, 1.05, 1.045, 1.075)),
+        ("padded", 64, None, (1.14, 1.235, 1.135, 1.245)),
+        ("padded", 256, None, (1.06, 1.08, 1.08, 1.11)),
+        ("padded", 1024, None, (1.025, 1.035, 1.03, 1.045)),
         ("packed", 256, None, (1.01, 1.01, 1.01, 1.01)),
-        ("padded", 256, UNEVEN, (1.065, 1.11, 1.065, 1.115)),
+        ("padded", 256, UNEVEN, (1.06, 1.085, 1.055, 1.095)),
     ],
     ids=["padded 64", "padded 256", "padded 1024", "packed 256", "padded 256 uneven"],
 )

@@ -21,7 +21,7 @@ def test_every_instance_with_one_rank() -> None:
     for instance in instances(1):
         check(instance)
         number += 1
-    assert number == 3_108
+    assert number == 3_128
 
 
 @pytest.mark.slow

@@ -8,6 +8,8 @@ from odb_stream.batching.groups import Group
 class Unsaved:
     """Tells nothing of where it stands, and has nothing to read again."""
 
+    source_ended = False
+
     def passed(self, step: int) -> None:
         pass
 

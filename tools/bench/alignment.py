@@ -40,6 +40,8 @@ SAMPLES = 40_000
 class NothingDropped:
     """The account of a packing stage that drops nothing, and its state, which nobody needs here."""
 
+    source_ended = False
+
     def account(self) -> Account:
         return Account({"oversize": 3, "bad_image": 1}, 0, 200)
 
