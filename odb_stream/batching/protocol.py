@@ -157,10 +157,7 @@ class Program(Generic[T]):
         return state.last
 
     def _plan(self) -> tuple[list[Group[T]], Exception | None]:
-        """This round's groups, those left over from the round before first; or what the stream raised.
-
-        Once the stream has ended, all that is left: nothing that comes later could make better groups of it.
-        """
+        """This round's groups, the surplus first, and once the stream has ended all that is left; or what it raised."""
         try:
             planned, self._surplus = self._surplus + self.packer.reread(self._to_regain), []
             self._to_regain = []

@@ -1,6 +1,6 @@
 """What agreeing on steps costs one rank: CPU time a round and a step, and bytes a step, without a network.
 
-    python tools/bench_alignment.py
+    python tools/bench/alignment.py
 
 Prints one JSON object. Each figure runs one rank's program alone, on answers that were prepared before, and groups
 that were formed before: the time is that of deciding and delivering, not of planning, sending or waiting.
@@ -8,7 +8,7 @@ that were formed before: the time is that of deciding and delivering, not of pla
 - ``ranks_8``: rank 0 of 8 in a whole epoch (steady rounds of 32 groups, then a drain with uneven ranks, and the last
   round). The answers are recorded from a run of all eight programs.
 - ``ranks_1024``: one rank of 1,024 in steady rounds of 128 groups and in rounds of a drain, made up from seeded costs.
-- ``waiting``: how long a training loop of 20 ms a step waited, in two real processes (``bench_waiting.py``).
+- ``waiting``: how long a training loop of 20 ms a step waited, in two real processes (``waiting.py``).
 
 Bytes are what a rank contributes to the gathers, a step; it receives that times the number of ranks.
 """
@@ -21,7 +21,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
-from bench_waiting import waiting
+from waiting import waiting
 
 from odb_stream.batching.account import Account
 from odb_stream.batching.events import Deliver, Event, Exchange
@@ -35,10 +35,13 @@ from odb_stream.config import Budget
 
 FOOTPRINT = Footprint("padded", Budget(16_384))
 SAMPLES = 40_000
+WITHOUT_BOUND = 1 << 30
+ROUND = 3
+"""The column of a head that holds the round's number."""
 
 
 class NothingDropped:
-    """The account of a packing stage that drops nothing, and its state, which nobody needs here."""
+    """The rest of a packing stage that drops nothing and is never resumed: its account and its state."""
 
     source_ended = False
 
@@ -48,43 +51,62 @@ class NothingDropped:
     def snapshot(self) -> None:
         return None
 
+    def progress(self) -> None:
+        return None
+
+    def passed(self, step: int) -> None:
+        pass
+
+    def references(self, group: Group[int]) -> tuple[int, ...]:
+        return group.samples
+
+    def reread(self, groups: list[Any]) -> list[Group[int]]:
+        assert not groups, "nothing is resumed here"
+        return []
+
 
 class PreparedPacker(NothingDropped):
-    """Hands out groups that were formed before, with the lookaheads of that run."""
+    """Hands out groups that were formed before, in each round as many as in that run."""
 
-    def __init__(self, groups: list[Group[int]], lookahead: list[int]) -> None:
+    def __init__(self, groups: list[Group[int]], planned: list[int]) -> None:
         self._groups = iter(groups)
         self._left = len(groups)
-        self._lookahead = lookahead
+        self._planned = planned
+        self._of_round = 0
 
     @property
     def exhausted(self) -> bool:
         return self._left == 0
 
     def begin_round(self, number: int) -> int:
-        return self._lookahead[min(number, len(self._lookahead) - 1)]
+        self._of_round = self._planned[number] if number < len(self._planned) else 0
+        return WITHOUT_BOUND  # the bound counts the surplus, too
 
     def next_group(self) -> Group[int] | None:
+        if not self._of_round:
+            return None
+        self._of_round -= 1
         self._left -= 1
-        return next(self._groups, None)
+        return next(self._groups)
 
 
 class RecordingPacker(LengthPacker):
-    """A packing stage that keeps what it handed out."""
+    """A packing stage that keeps what it handed out, and how much in each round."""
 
     def __init__(self, lengths: list[int], *, window: int, lookahead: int) -> None:
         super().__init__(lengths, FOOTPRINT, window=window, lookahead=lookahead)
         self.handed_out: list[Group[int]] = []
-        self.lookaheads: list[int] = []
+        self.planned: list[int] = []
 
     def begin_round(self, number: int) -> int:
-        self.lookaheads.append(super().begin_round(number))
-        return self.lookaheads[-1]
+        self.planned.append(0)
+        return super().begin_round(number)
 
     def next_group(self) -> Group[int] | None:
         group = super().next_group()
         if group is not None:
             self.handed_out.append(group)
+            self.planned[-1] += 1
         return group
 
 
@@ -137,12 +159,12 @@ def eight_ranks(repeats: int) -> dict[str, float]:
     steps = sum(1 for _ in lockstep.steps())
     seconds = []
     for _ in range(repeats):
-        packer = PreparedPacker(packers[0].handed_out, packers[0].lookaheads)
+        packer = PreparedPacker(packers[0].handed_out, packers[0].planned)
         program = Program(rank=0, ranks=8, packer=packer, footprint=FOOTPRINT, seed=0, epoch=0)
         spent, replayed = replay(program, iter(programs[0].answers))
         assert replayed == steps, f"{replayed} steps were replayed of {steps}"
         seconds.append(spent)
-    rounds = len(packers[0].lookaheads)
+    rounds = len(packers[0].planned)
     return {
         "rounds": rounds,
         "steps": steps,
@@ -178,13 +200,12 @@ class MadeUpPeers:
         if isinstance(event, Exchange):
             return {origin: self.groups[:number] for origin, number in event.incoming.items()}
         self.bytes_gathered += event.values.nbytes
-        if len(event.values) == 1:
-            return np.zeros((self.ranks, 1), dtype=np.int64)
+        if len(event.values) < HEAD_FIELDS:  # where ranks begin, and that all have what moved to them: the same
+            return np.tile(event.values, (self.ranks, 1))
         if len(event.values) == self.tables[0].size:
             return self.tables.reshape(self.ranks, -1)
         heads = np.tile(event.values, (self.ranks, 1))
-        number = int(heads[0, HEAD_FIELDS - 1])
-        if number == self.rounds:
+        if heads[0, ROUND] == self.rounds:
             heads[:, :2] = EXHAUSTED, 0
         else:
             heads[:, 0] = np.where(self.exhausted, EXHAUSTED, 0)

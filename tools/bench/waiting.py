@@ -1,8 +1,8 @@
 """How long a training loop waits for its next step: real processes on the loopback, real Loaders, 20 ms a step.
 
-    python tools/bench_waiting.py
+    python tools/bench/waiting.py
 
-Prints one JSON object, the figures of the rank that waited most. ``bench_alignment.py`` prints it too.
+Prints one JSON object, the figures of the rank that waited most. ``alignment.py`` prints it too.
 """
 
 import argparse
@@ -13,27 +13,13 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-import numpy as np
 import torch
 import torch.distributed as dist
+from rows import Integers
 
 import odb_stream as odb
 
 STEP_SECONDS = 0.02
-
-
-class Integers:
-    """Samples of 300 to 700 integers, made on access, as in ``bench_loader.py``."""
-
-    def __init__(self, size: int) -> None:
-        self.lengths = np.random.Generator(np.random.PCG64(11)).integers(300, 701, size)
-        self.tokens = np.arange(700, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        return {"input_ids": self.tokens[: self.lengths[index]]}
 
 
 def train(rank: int, ranks: int, port: int, samples: int) -> list[float]:

@@ -1,0 +1,87 @@
+"""The page of benchmarks: docs/benchmarks.md, made from the JSON files and from nothing else."""
+
+from pathlib import Path
+from typing import Any
+
+import gpu
+import loading
+import quality
+import scaling
+import training
+from results import FOLDER, load
+
+PAGE = FOLDER.parent / "benchmarks.md"
+
+HEAD = """# Benchmarks
+What was measured beside other systems and how costs grow, with the command behind each table.
+
+`make bench` measures everything below and makes this page anew; the numbers lie as JSON in `docs/benchmarks/`. Ratios
+come from one run on one machine, in alternating rounds. Times on another machine will differ, and so may ratios of
+times; the batch quality is a function of the lengths and will not. `fixed` are batches of a fixed number of samples,
+`gmt` and `bmt` the offline token-budget oracles of the paper that this project starts from (global and bucketed
+max-token, [arXiv 2606.19989](https://arxiv.org/abs/2606.19989)), `paper-window` its published policy, `published` its
+published package, `online-dynamic-batching` 0.1.2. The critical ratio is the sum over steps of the slowest rank's
+tokens, padding included, over the real tokens of one rank on average: it decides the time of synchronous steps.
+"""
+
+SECTIONS = {
+    "quality": ("Batch quality", quality, """
+Every policy on the same lengths. `anchored` is what a `Loader` does in the padded layout. The arrays of 20,000 lengths
+are seeded; those that end in `_like` are shaped like the paper's four workloads, `alpaca`, `toolcall` and `real_chat`
+are token counts of real chats. Epochs of a thousand samples or fewer are two to six steps of 8 ranks, so the last step
+decides."""),
+    "loading": ("Loader throughput", loading, ""),
+    "training": ("Training", training, """
+The rate of a step is the base rate times the square root of its tokens over those of a fixed batch, warmed up, then
+falling. The packed row is slow on a CPU for one reason: its attention is dense there, so a row of 2,048 tokens costs
+as one sample of 2,048 would, and half of the pairs it computes belong to different samples and are masked. With a
+variable-length kernel on a GPU only pairs within a sample are computed. The published package's ranks end at different
+steps on some workloads, where a plain DDP loop would wait for ever; the comparison ends its epoch at the first rank's
+end and counts what came out until then."""),
+    "scaling": ("Scaling", scaling, ""),
+    "gpu": ("On a GPU", gpu, ""),
+}  # fmt: skip
+
+TAIL = """
+## Single figures
+Programs that measure one thing each; the pages that quote them say what they found.
+
+| program | what it measures |
+|---|---|
+| `tools/bench/alignment.py` | what agreeing on steps costs a rank ([protocol.md](protocol.md)) |
+| `tools/bench/waiting.py` | how long a training loop waits for its next step |
+| `tools/bench/learning_rate.py` | rules for the learning rate with uneven batches ([trainers.md](trainers.md)) |
+| `tools/bench/resume.py` | what a state costs, and the first batch after a load ([resume.md](resume.md)) |
+| `tools/bench/storage.py` | reading from an object store |
+| `tools/bench/vision.py` | images: throughput, memory, balance ([vision.md](vision.md)) |
+| `tools/bench/live.py` | what the live view costs ([live.md](live.md)) |
+"""
+
+
+def section(name: str, folder: Path) -> str:
+    """One benchmark: its command, what it ran on, its tables; or that it has not been measured."""
+    title, module, words = SECTIONS[name]
+    if not (folder / f"{name}.json").exists():
+        return f"\n## {title}\nNot measured yet: `python tools/bench {name}` does it, where there is what it needs.\n"
+    result = load(name, folder)
+    return f"\n## {title}\n{provenance(result)}{words}\n\n{module.page(result['figures'])}\n"
+
+
+def provenance(result: dict[str, Any]) -> str:
+    """Command, machine, versions and date in a sentence."""
+    machine = result["machine"]
+    packages = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    return (
+        f"`{result['command']}`, {result['date']}: {machine['cores']} cores of {machine['processor']}, "
+        f"{machine['memory_gib']} GiB, {machine['system']}, Python {machine['python']}, {packages}.\n"
+    )
+
+
+def text(folder: Path = FOLDER) -> str:
+    """The whole page."""
+    return HEAD + "".join(section(name, folder) for name in SECTIONS) + TAIL
+
+
+def write() -> None:
+    """Write the page."""
+    PAGE.write_text(text(), encoding="utf-8")

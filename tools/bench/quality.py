@@ -1,0 +1,164 @@
+"""Batch quality of every policy on arrays of lengths: steps, critical ratio, groups over the budget, what is measured.
+
+    python tools/bench quality [--lengths FOLDER] [--ranks 1 8 64]
+
+The seeded arrays of ``workloads.py``, and those of a folder where it exists, are dealt to 1, 8 and 64 ranks. Everything
+is a function of the lengths, so the figures are the same on every machine.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peers import lhotse_missing, lhotse_schedule
+from results import table
+from workloads import ARRAYS, SEEDED, arrays, workload
+
+from odb_stream.batching.footprint import Footprint
+from odb_stream.batching.simulate import Figures, deal, measure, simulate
+from odb_stream.config import Budget
+
+BUDGET = 16_384
+FIXED = 8
+LHOTSE_BUFFERS = (2_048, 20_000)
+FEW = 5_000
+"""Arrays with fewer samples make epochs of a few steps with 8 ranks."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One line of the comparison: how it is run, and what share of an epoch's samples each rank must measure."""
+
+    name: str
+    run: Callable[[list[int], int], Figures]
+    measured: str
+
+
+def ours(layout: str = "padded", policy: str = "anchored", window: int = 1024, lookahead: int = 128) -> Any:
+    """A policy that ``simulate`` knows."""
+    footprint = Footprint(layout, Budget(BUDGET))  # type: ignore[arg-type]
+
+    def run(lengths: list[int], ranks: int) -> Figures:
+        return simulate(
+            deal(lengths, ranks), policy=policy, footprint=footprint, window=window, lookahead=lookahead,  # type: ignore[arg-type]
+            batch_size=FIXED,
+        )  # fmt: skip
+
+    return run
+
+
+def lhotse(buffer: int) -> Callable[[list[int], int], Figures]:
+    """lhotse's dynamic bucketing sampler with this buffer."""
+    footprint = Footprint("padded", Budget(BUDGET))
+
+    def run(lengths: list[int], ranks: int) -> Figures:
+        schedule = lhotse_schedule(lengths, ranks, BUDGET, buffer)
+        return measure(schedule, footprint, policy="lhotse", ranks=ranks, window=buffer, dropped=0, max_delay=0)
+
+    return run
+
+
+ITS_SHARE, ALL, ALL_BEFORE = "its share", "all, on every rank", "all, before the first batch"
+
+
+def policies() -> Iterator[Policy]:
+    """What is compared; lhotse only where it is installed."""
+    yield Policy(f"fixed {FIXED}", ours(policy="fixed"), ITS_SHARE)
+    yield Policy("gmt", ours(policy="gmt"), ALL_BEFORE)
+    yield Policy("bmt", ours(policy="bmt"), ALL_BEFORE)
+    yield Policy("paper-window 256", ours(policy="paper-window", window=256, lookahead=256), ITS_SHARE)
+    if lhotse_missing() is None:
+        for buffer in LHOTSE_BUFFERS:
+            yield Policy(f"lhotse {buffer:,}", lhotse(buffer), ALL)
+    yield Policy("anchored 256", ours(window=256, lookahead=32), ITS_SHARE)
+    yield Policy("anchored (default)", ours(), ITS_SHARE)
+    yield Policy("packed (default)", ours("packed"), ITS_SHARE)
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """The figures of all arrays, rank counts and policies."""
+    found = {**{name: workload(name) for name in SEEDED}, **arrays(options.lengths)}
+    skipped = [] if len(found) > len(SEEDED) else [f"there is no folder of arrays at --lengths: {options.lengths.name}"]
+    if (reason := lhotse_missing()) or max(options.ranks) > options.most_lhotse_ranks:
+        skipped.append(reason or f"lhotse above {options.most_lhotse_ranks} ranks, whose samplers would run for hours")
+    rows = []
+    for name, lengths in found.items():
+        for ranks in options.ranks:
+            for policy in policies():
+                if policy.name.startswith("lhotse") and ranks > options.most_lhotse_ranks:
+                    continue
+                figures = policy.run(lengths, ranks)
+                rows.append(row(name, policy, ranks, figures, len(lengths)))
+                print(f"{name}, {ranks} ranks, {policy.name}: {figures.critical_ratio:.4f}", flush=True)
+    return {"budget": BUDGET, "skipped": skipped, "rows": rows}
+
+
+def row(name: str, policy: Policy, ranks: int, figures: Figures, samples: int) -> dict[str, Any]:
+    """What is kept of one simulation."""
+    return {
+        "array": name,
+        "samples": samples,
+        "ranks": ranks,
+        "policy": policy.name,
+        "steps": figures.steps,
+        "critical_ratio": round(figures.critical_ratio, 4),
+        "padding_ratio": round(figures.padding_ratio, 4),
+        "over_budget_groups": figures.over_budget_groups,
+        "emitted": figures.emitted,
+        "measured": policy.measured,
+    }
+
+
+def page(figures: dict[str, Any]) -> str:
+    """The tables: critical ratios for each number of ranks, and the rest for 8 ranks."""
+    rows = figures["rows"]
+    names = list(dict.fromkeys(one["policy"] for one in rows))
+    order = list(dict.fromkeys(one["array"] for one in rows))
+    by_place = {(one["array"], one["ranks"], one["policy"]): one for one in rows}
+    parts = [f"Critical ratio, a budget of {figures['budget']:,} tokens; 1 is ideal. {BOUND}"]
+    for ranks in sorted({one["ranks"] for one in rows}):
+        told = [
+            [f"{array} ({samples_of(rows, array):,})"]
+            + [(by_place.get((array, ranks, name)) or {}).get("critical_ratio") for name in names]
+            for array in order
+        ]
+        shown = [place for place, name in enumerate(names) if any(line[place + 1] is not None for line in told)]
+        header = [f"{ranks} rank{'s' if ranks > 1 else ''}: array (samples)", *(names[place] for place in shown)]
+        parts.append(table(header, [[line[0], *(line[place + 1] for place in shown)] for line in told]))
+    parts.append(
+        "Steps of an epoch / groups over the budget with 8 ranks, and the samples that each rank must measure:"
+    )
+    told = [
+        [name, *(count_of(by_place.get((array, 8, name))) for array in order), by_place[order[0], 8, name]["measured"]]
+        for name in names
+    ]
+    parts.append(table(["policy", *order, "a rank measures"], told))
+    return "\n\n".join([*parts, *(f"Left out: {reason}." for reason in figures["skipped"])])
+
+
+BOUND = (
+    "`fixed`, `gmt`, `bmt`, `paper-window` and `lhotse` are padded. `gmt` and `bmt` know all lengths beforehand; "
+    "`lhotse` holds the number of samples in its name on every rank, and its bound is soft: see the groups over it."
+)
+
+
+def samples_of(rows: list[dict[str, Any]], array: str) -> int:
+    """How many samples an array has."""
+    samples: int = next(one["samples"] for one in rows if one["array"] == array)
+    return samples
+
+
+def count_of(one: dict[str, Any] | None) -> str:
+    """Steps and groups over the budget in one cell."""
+    return "-" if one is None else f"{one['steps']:,} / {one['over_budget_groups']:,}"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this benchmark."""
+    parser.add_argument("--lengths", type=Path, default=ARRAYS, help="folder of .npy arrays of token counts")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument(
+        "--most-lhotse-ranks", type=int, default=64, help="its sampler runs once a rank, which takes long"
+    )
