@@ -15,6 +15,7 @@ BLOCK_ORDER = 2
 STEP_ORDER = 3
 SAMPLE_DRAWS = 4
 DATASET_ORDER = 5
+LENGTH_DRAWS = 6
 
 MOST_PURPOSES = 256
 """Purposes are numbered below this, so that a source's number can be counted in above it."""

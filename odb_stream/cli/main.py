@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from odb_stream.cli import check, index, run, simulate, state, write
+from odb_stream.cli import check, index, inspect, run, simulate, state, write
 from odb_stream.errors import ConfigError, OdbStreamError
 
 FAILED = 1
@@ -61,6 +61,7 @@ app.command(epilog=f"Example: {write.EXAMPLE}")(write.write)
 app.command(epilog=f"Example: {index.EXAMPLE}")(index.index)
 app.command(epilog=f"Example: {check.EXAMPLE}")(check.check)
 app.command(epilog=f"Example: {run.EXAMPLE}")(run.run)
+app.command(epilog=f"Example: {inspect.EXAMPLE}")(inspect.inspect)
 app.command(epilog=f"Example: {simulate.EXAMPLE}")(simulate.simulate)
 app.command(epilog=f"Example: {state.EXAMPLE}")(state.state)
 

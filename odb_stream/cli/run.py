@@ -1,7 +1,6 @@
 """The command ``run``: streams a recipe, or trains a tiny model on it, with a live table and a report."""
 
 import json
-import os
 from collections.abc import Iterator
 from itertools import count, islice
 from pathlib import Path
@@ -9,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from odb_stream.cli.live import LiveTable, report_table
+from odb_stream.cli.files import require_writable
 from odb_stream.cli.output import print_json, print_table
 from odb_stream.cli.recipes import build_pipeline
+from odb_stream.cli.report import report_table
 from odb_stream.config import Budget, Layout, Oversize, require_int
-from odb_stream.errors import ConfigError
+from odb_stream.live import LiveView
 
 if TYPE_CHECKING:
     from odb_stream.loader import Loader
@@ -41,6 +41,9 @@ def run(
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Write the report here; with --train also the losses.")
     ] = None,
+    tensorboard: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Write the figures of the live table there for TensorBoard.")
+    ] = None,
     budget: Annotated[
         int, typer.Option("--budget", "--token-budget", help="Tokens of a batch, padding included, at most.")
     ] = 16_384,
@@ -65,8 +68,7 @@ def run(
     for option, value in (("--steps", steps), ("--epochs", epochs), ("--budget", budget)):
         if value is not None:
             require_int(option, value, minimum=1)
-    if report is not None:
-        check_writable(report)
+    require_writable("--report", report)
     pipeline = build_pipeline(recipe, shards)
     loader = Loader(
         pipeline,
@@ -80,8 +82,9 @@ def run(
     )
     typer.echo(plan_in_words(loader.world, loader.plan), err=True)
     batches = limited(loader, steps=steps, epochs=epochs)
-    with loader, LiveTable(f"{recipe}, {layout}, budget {budget}", on=False if as_json else None) as live:
-        losses = _train(batches, loader, pipeline, seed, live) if train else _stream(batches, loader, live)
+    title, table = f"{recipe}, {layout}, budget {budget}", False if as_json else None
+    with loader, LiveView(loader, title=title, table=table, tensorboard=tensorboard) as live:
+        losses = _train(batches, pipeline, seed, live) if train else _stream(batches, live)
     figures = {**loader.report(), **({"loss": losses} if train else {})}
     if as_json:
         print_json(figures)
@@ -89,17 +92,6 @@ def run(
         print_table(report_table(f"{recipe}: report", figures))
     if report is not None:
         storage.write_atomic(str(report), f"{json.dumps(figures, indent=2)}\n".encode())
-
-
-def check_writable(report: Path) -> None:
-    """Raise ConfigError, before a long run, where its report could not be written."""
-    folder = report.absolute().parent
-    if report.is_dir():
-        raise ConfigError(f"--report {report} is a folder: give the path of a file")
-    if not folder.is_dir():
-        raise ConfigError(f"--report {report}: there is no folder {folder}; make it first")
-    if not os.access(folder, os.W_OK):
-        raise ConfigError(f"--report {report}: the folder {folder} is not writable")
 
 
 def limited(loader: "Loader", *, steps: int | None, epochs: int | None) -> Iterator["Batch"]:
@@ -119,17 +111,13 @@ def _batches(loader: "Loader", epochs: int | None) -> Iterator["Batch"]:
             return
 
 
-def _stream(batches: Iterator["Batch"], loader: "Loader", live: LiveTable) -> list[float]:
+def _stream(batches: Iterator["Batch"], live: LiveView) -> list[float]:
     for _ in batches:
-        if live.due:
-            live.draw(loader.report())
-    live.draw(loader.report())
+        live.update()
     return []
 
 
-def _train(
-    batches: Iterator["Batch"], loader: "Loader", pipeline: "Pipeline", seed: int, live: LiveTable
-) -> list[float]:
+def _train(batches: Iterator["Batch"], pipeline: "Pipeline", seed: int, live: LiveView) -> list[float]:
     from odb_stream.cli.tiny_model import TinyTrainer
     from odb_stream.nodes.collate import pop_step
     from odb_stream.stages.visual import expander
@@ -141,9 +129,7 @@ def _train(
         if trainer is None:
             trainer = TinyTrainer(vocabulary(pipeline, batch), seed, expand)
         losses.append(trainer.train(batch, pop_step(batch)))
-        if live.due:
-            live.draw(loader.report(), losses[-1])
-    live.draw(loader.report(), losses[-1] if losses else None)
+        live.update(losses[-1])
     return losses
 
 

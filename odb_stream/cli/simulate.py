@@ -9,7 +9,10 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 from rich.table import Table
 
+from odb_stream.cli import pictures
+from odb_stream.cli.files import require_writable
 from odb_stream.cli.output import print_json, print_table, progress
+from odb_stream.cli.pictures import require_matplotlib
 from odb_stream.config import Budget, Layout, Policy, Settings, require_int
 from odb_stream.errors import ConfigError
 
@@ -43,6 +46,9 @@ def simulate(
             "--rebalance/--no-rebalance", help="anchored only: ranks with data left give groups to those without."
         ),
     ] = True,
+    png: Annotated[
+        Path | None, typer.Option("--png", metavar="FILE", help="Write a picture of the policies side by side.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, or a list of them with --policy all.")
     ] = False,
@@ -52,8 +58,12 @@ def simulate(
     Samples over the budget are dropped and counted. max_delay is known for anchored only, and 0 for the others.
     """
     from odb_stream.batching.simulate import deal
+    from odb_stream.shardio import storage
 
     require_int("--token-budget", token_budget, minimum=1)
+    if png is not None:
+        require_writable("--png", png)
+        require_matplotlib("--png")
     settings = Settings(
         budget=Budget(token_budget),
         layout=layout,
@@ -70,10 +80,14 @@ def simulate(
         for name in names:
             rows.append(measured(name, ranks, settings, batch_size))
             advance(1)
+    title = f"{lengths.name}: {sum(map(len, ranks))} samples, budget {token_budget}"
+    if png is not None:
+        words = f"{title}, {len(ranks)} ranks, window {window}"
+        storage.write_atomic(str(png), pictures.png([pictures.policies(rows)], title=words))
     if as_json:
         print_json(rows if policy == "all" else rows[0])
     else:
-        print_table(comparison(rows, title=f"{lengths.name}: {sum(map(len, ranks))} samples, budget {token_budget}"))
+        print_table(comparison(rows, title=title))
 
 
 def _world_size(given: int | None, shares: list[float] | None) -> int:

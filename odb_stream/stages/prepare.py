@@ -42,18 +42,22 @@ class Prepare:
         if record.loss is not None:
             return record.loss
         lane = self.lanes[record.ref.source]
-        fields = _call(lane.opener, record, record.where)
+        fields = self.call(lane.opener, record, record.where)
         if isinstance(fields, Drop):
             return fields
         sample = Sample.of(record, fields, seed=self.seed)
         for place, stage in enumerate(lane.stages):
             sample.stage = place
-            result = _call(stage, sample, record.where)
+            result = self.call(stage, sample, record.where)
             if isinstance(result, Drop):
                 return result
             if result is not sample:
                 sample = sample.with_fields(result)
         return finish(sample)
+
+    def call(self, stage: Callable[[Any], Any], argument: Record | Sample, where: str) -> Mapping[str, Any] | Drop:
+        """Call an opener with a record, or a stage with a sample: the one place through which all of them run."""
+        return _call(stage, argument, where)
 
     def chunk(self, records: Sequence[Record]) -> PreparedChunk:
         """Prepare records in order, up to the first failure; see :class:`PreparedChunk`."""

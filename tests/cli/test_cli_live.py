@@ -1,5 +1,6 @@
 """What is drawn while a command runs: only on a terminal, and only then."""
 
+import json
 import os
 import pty
 import subprocess
@@ -8,18 +9,9 @@ import sys
 import pytest
 from cli_support import NUMBERS_RECIPE, SECONDS
 
-from odb_stream.cli.live import LiveTable, live_table, report_table
+from odb_stream.cli.report import report_table
 
-REPORT = {
-    "emitted": 200,
-    "dropped": {"too_long": 3},
-    "steps": 12,
-    "tokens": 5000,
-    "padded_tokens": 8000,
-    "padding_ratio": 0.375,
-    "real_utilisation": 0.5,
-    "wait_seconds": {"trainer": 1.25},
-}
+REPORT = {"emitted": 200, "dropped": {"too_long": 3}, "padding_ratio": 0.375, "wait_seconds": {"trainer": 1.25}}
 
 
 def cells(table):
@@ -27,22 +19,13 @@ def cells(table):
     return dict(zip(names, values, strict=True))
 
 
-def test_the_live_table_shows_rates_ratios_drops_and_waits():
-    shown = cells(live_table("run", REPORT, seconds=4.0, loss=2.5))
-    assert shown == {
-        "samples/s": "50",
-        "real tokens/s": "1,250",
-        "padded tokens/s": "2,000",
-        "padding": "37.50%",
-        "utilisation": "50.00%",
-        "steps": "12",
-        "samples": "200",
-        "loss": "2.5000",
+def test_the_report_is_a_table_of_its_figures():
+    assert cells(report_table("report", REPORT)) == {
+        "emitted": "200",
         "dropped: too_long": "3",
-        "waited: trainer": "1.2 s",
-        "time": "4.0 s",
+        "padding ratio": "37.50%",
+        "wait seconds: trainer": "1.250",
     }
-    assert "loss" not in cells(live_table("run", REPORT, seconds=0.0, loss=None))
 
 
 def test_the_report_shows_global_figures_only_where_they_differ():
@@ -50,13 +33,6 @@ def test_the_report_shows_global_figures_only_where_they_differ():
     assert same["loss: first, last"] == "3.0000, 2.0000"
     assert not [name for name in same if name.startswith("global")]
     assert cells(report_table("report", {**REPORT, "global": {"emitted": 400}}))["global: emitted"] == "400"
-
-
-def test_nothing_is_drawn_when_nobody_watches(capsys):
-    with LiveTable("run") as live:
-        assert not live.due
-        live.draw(REPORT)
-    assert capsys.readouterr() == ("", "")
 
 
 def on_a_terminal(*arguments):
@@ -84,6 +60,7 @@ def test_a_run_on_a_terminal_draws_a_live_table_unless_json_is_asked_for(recipe)
     assert code == 0
     assert "real tokens/s" in drawn
     assert "every_tenth" in drawn
+    assert drawn.rstrip().endswith("\x1b[?25h"), "the cursor is shown again"
     assert "wait seconds: trainer" in out
     code, out, drawn = on_a_terminal("run", path, "--budget", 40, "--json")
     assert code == 0
@@ -91,6 +68,24 @@ def test_a_run_on_a_terminal_draws_a_live_table_unless_json_is_asked_for(recipe)
     assert plan == "rank 0 of 1 reads its part of a dataset"
     assert log.startswith("dropped dataset Numbers")
     assert out.startswith("{")
+
+
+def test_the_figures_of_a_run_are_written_for_tensorboard(cli, recipe, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = cli("run", recipe(NUMBERS_RECIPE), "--budget", 40, "--tensorboard", tmp_path / "runs", "--json")
+    assert result.exit_code == 0, result.output
+    events = EventAccumulator(str(tmp_path / "runs"))
+    events.Reload()
+    steps = json.loads(result.stdout)["steps"]
+    (last,) = events.Scalars("odb_stream/dropped/every_tenth")[-1:]
+    assert (last.step, last.value) == (steps, 5.0)
+
+
+def test_a_tensorboard_folder_that_is_a_file_is_refused(refuses, recipe, tmp_path):
+    (tmp_path / "file").write_text("")
+    line = refuses("run", recipe(NUMBERS_RECIPE), "--tensorboard", tmp_path / "file", code=2)
+    assert "no event file can be written" in line
 
 
 def test_long_work_has_a_progress_bar_on_a_terminal(chats, tmp_path):

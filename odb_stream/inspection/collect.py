@@ -1,0 +1,177 @@
+"""Reads and prepares the first records of an epoch, as a loader of one rank would, and keeps what is to be counted."""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import islice
+
+from odb_stream.config import World
+from odb_stream.errors import ConfigError, OdbStreamError, StageError
+from odb_stream.inspection.timed import NOTHING, Place, Spent, TimedChunk, TimedPrepare
+from odb_stream.pipeline import Pipeline
+from odb_stream.runtime.workers import WorkerPool
+from odb_stream.sample import Drop, PreparedImage, PreparedSample, Record
+from odb_stream.shardio.source import Reading
+from odb_stream.stages.chunk import PreparedChunk
+from odb_stream.stages.images import measure
+
+CHUNK = 32
+"""Records that are sent to a worker at once."""
+MOST_DECODED = 64
+"""Images kept for timing their decoding, about."""
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with what is being done, how much of it is done, and how much there is (None where nobody knows)."""
+
+
+@dataclass
+class Collected:
+    """What was seen, a list entry a kept sample unless said otherwise.
+
+    ``seen`` and ``dropped`` count records by source; ``reasons`` counts drops, ``examples`` holds the first detail of
+    each. ``ended`` tells whether the epoch came to its end, ``epoch`` how many records it has, if that is known.
+    ``files`` holds all images of all samples: bytes, width, height, patches, tokens. ``to_decode`` holds some samples'
+    images.
+    """
+
+    names: tuple[str, ...]
+    epoch: int | None = None
+    ended: bool = False
+    read_seconds: float = 0.0
+    seen: Counter[int] = field(default_factory=Counter)
+    dropped: Counter[int] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+    lengths: list[int] = field(default_factory=list)
+    supervised: list[int] = field(default_factory=list)
+    sources: list[int] = field(default_factory=list)
+    images: list[int] = field(default_factory=list)
+    held_bytes: list[int] = field(default_factory=list)
+    files: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    to_decode: list[PreparedSample] = field(default_factory=list)
+    spent: dict[Place, Spent] = field(default_factory=dict)
+
+    @property
+    def records(self) -> int:
+        """Records that were read."""
+        return self.seen.total()
+
+    @property
+    def epoch_samples(self) -> int | None:
+        """Samples that are left of the whole epoch if the rest of it is as what was seen; None where its size is not
+        known."""
+        epoch = self.records if self.ended else self.epoch
+        return None if epoch is None else round(epoch * len(self.lengths) / self.records)
+
+    def drop(self, record: Record, drop: Drop) -> None:
+        """Enter a record that was dropped."""
+        self.dropped[record.ref.source] += 1
+        self.reasons[drop.reason] += 1
+        self.examples.setdefault(drop.reason, drop.detail or record.where)
+
+    def keep(self, sample: PreparedSample) -> None:
+        """Enter a prepared sample."""
+        self.lengths.append(sample.length)
+        self.supervised.append(sample.supervised)
+        self.sources.append(sample.ref.source)
+        self.images.append(len(sample.images))
+        self.held_bytes.append(held_bytes(sample))
+        self.files += [measured(image) for image in sample.images]
+        if sample.images and sum(len(one.images) for one in self.to_decode) < MOST_DECODED:
+            self.to_decode.append(sample)
+
+    def add_times(self, spent: dict[Place, Spent]) -> None:
+        """Enter the times of a chunk."""
+        for place, more in spent.items():
+            self.spent[place] = self.spent.get(place, NOTHING).plus(more)
+
+
+def collect(
+    pipeline: Pipeline, *, samples: int | None, seed: int, workers: int, progress: Progress | None
+) -> tuple[Collected, TimedPrepare]:
+    """Prepare the first ``samples`` records of the first epoch's order (None: all of it).
+
+    Raises:
+        ConfigError: the source holds nothing at all.
+        StageError: every sample was dropped, or a stage failed; besides whatever reading and preparing raise.
+    """
+    source = pipeline.source.open()
+    reading = source.reading(World(), seed=seed, epoch=0)
+    prepare = TimedPrepare.of(pipeline, seed)
+    collected = Collected(source.names, reading.samples)
+    known = [number for number in (samples, reading.samples) if number is not None]
+    total = min(known, default=None)
+    with WorkerPool(prepare, workers) as pool:
+        for records, chunk in _prepared(_chunks(reading, samples, collected), pool, workers):
+            _enter(collected, records, chunk)
+            if progress is not None:
+                progress("reading and preparing", collected.records, total)
+    if not collected.records:
+        raise ConfigError(f"nothing to inspect: the epoch of {', '.join(source.names)} holds no sample; check the data")
+    if not collected.lengths:
+        reasons = "; ".join(
+            f"{reason}: {count}, first: {collected.examples[reason]}"
+            for reason, count in collected.reasons.most_common()
+        )
+        raise StageError(f"nothing to inspect: all {collected.records} samples that were read were dropped ({reasons})")
+    return collected, prepare
+
+
+def _chunks(reading: Reading, samples: int | None, collected: Collected) -> Iterator[list[Record]]:
+    """The records by chunk; notes how long reading took, and whether the epoch ended."""
+    records = iter(reading.records())
+    left = samples
+    while left is None or left > 0:
+        wanted = CHUNK if left is None else min(CHUNK, left)
+        started = time.perf_counter()
+        chunk = list(islice(records, wanted))
+        collected.read_seconds += time.perf_counter() - started
+        if chunk:
+            yield chunk
+        if len(chunk) < wanted:
+            collected.ended = True
+            return
+        left = None if left is None else left - wanted
+    collected.ended = reading.samples == samples
+
+
+def _prepared(
+    chunks: Iterator[list[Record]], pool: WorkerPool, workers: int
+) -> Iterator[tuple[list[Record], PreparedChunk]]:
+    """Chunks in order with their outcomes, a bounded number of them under way at once."""
+    ahead: deque[tuple[list[Record], Future[PreparedChunk]]] = deque()
+    for records in chunks:
+        ahead.append((records, pool.submit(records)))
+        if len(ahead) > 2 * workers:
+            done, future = ahead.popleft()
+            yield done, pool.wait(future)
+    for done, future in ahead:
+        yield done, pool.wait(future)
+
+
+def _enter(collected: Collected, records: Sequence[Record], chunk: PreparedChunk) -> None:
+    """Count a chunk's outcomes. Raises the failure in it, as a run would."""
+    for record, outcome in zip(records, chunk.outcomes(records), strict=False):
+        if isinstance(outcome, OdbStreamError):
+            raise outcome
+        collected.seen[record.ref.source] += 1
+        if isinstance(outcome, Drop):
+            collected.drop(record, outcome)
+        else:
+            collected.keep(outcome)
+    if isinstance(chunk, TimedChunk):
+        collected.add_times(chunk.spent)
+
+
+def held_bytes(sample: PreparedSample) -> int:
+    """What a sample takes in the window: its rows of integers, and its images as compressed files."""
+    rows = (sample.input_ids, sample.labels, sample.token_types, sample.rope)
+    return sum(row.nbytes for row in rows if row is not None) + sum(image.data.nbytes for image in sample.images)
+
+
+def measured(image: PreparedImage) -> tuple[int, int, int, int, int]:
+    """Bytes, width and height of the upright image in its file, and the patches and tokens that the model gets."""
+    width, height = measure(image.data, pixel_limit=2**62)  # whatever the pipeline let pass
+    return image.data.nbytes, width, height, image.patches, image.features

@@ -1,0 +1,167 @@
+"""What every policy would make of the measured lengths, and which window and lookahead are worth their memory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from odb_stream.batching.footprint import Footprint
+from odb_stream.batching.simulate import Figures, deal, simulate
+from odb_stream.config import Budget, Layout, Policy
+from odb_stream.inspection.collect import Progress
+from odb_stream.seeds import LENGTH_DRAWS
+
+PAPER_WINDOW = 256
+"""The published default of the policy ``paper-window``."""
+MOST_LENGTHS = 20_000
+WINDOWS = (64, 128, 256, 512, 1024, 2048)
+LOOKAHEADS = (32, 64, 128, 256, 512)
+"""Not less: ranks meet once a round, so a short lookahead makes them meet often."""
+TOLERANCE = 1.005
+"""A setting is good enough when its critical_ratio is within this factor of the best."""
+
+COMPARED: tuple[tuple[Policy, Layout], ...] = (
+    ("anchored", "padded"),
+    ("paper-window", "padded"),
+    ("fixed", "padded"),
+    ("gmt", "padded"),
+    ("bmt", "padded"),
+    ("anchored", "packed"),
+    ("gmt", "packed"),
+)
+SIMULATIONS = len(COMPARED) + len(WINDOWS) + len(LOOKAHEADS)
+"""How many simulations an inspection makes."""
+
+
+
+def lengths_of_an_epoch(measured: list[int], epoch_samples: int | None, seed: int) -> list[int]:
+    """Lengths to simulate with: those measured, or more of them drawn with replacement.
+
+    Few samples would show the start and the end of an epoch more than what lies between; so as many are drawn as the
+    epoch has samples, up to ``MOST_LENGTHS``, which is also taken where that number is not known.
+    """
+    wanted = MOST_LENGTHS if epoch_samples is None else min(MOST_LENGTHS, epoch_samples)
+    if wanted <= len(measured):
+        return measured
+    # Raw output, whose stream NumPy guarantees across versions.
+    raw = np.random.PCG64(np.random.SeedSequence((LENGTH_DRAWS, seed))).random_raw(wanted)
+    drawn: list[int] = np.array(measured)[(raw % np.uint64(len(measured))).astype(np.intp)].tolist()
+    return drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the simulations share; ``budget`` in tokens of a rank's step."""
+
+    budget: int
+    layout: Layout
+    window: int
+    lookahead: int
+    batch_size: int
+    world_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Every policy over the same ``lengths`` (their number): the ``measured`` ones, or ``redrawn`` from them."""
+
+    measured: int
+    lengths: int
+    redrawn: bool
+    figures: tuple[Figures, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePoint:
+    """A value of a setting, its simulated critical_ratio, and the bytes of host memory that a rank's samples take."""
+
+    value: int
+    critical_ratio: float
+    host_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingSuggestion:
+    """The smallest value whose critical_ratio is within 0.5 % of the best of those that fit into host memory.
+
+    ``fits`` is False where not even the smallest does; ``curve`` holds all values that were tried.
+    """
+
+    value: int
+    fits: bool
+    curve: tuple[CurvePoint, ...]
+
+
+class Simulator:
+    """Runs policies over the same lengths, and tells of its progress."""
+
+    def __init__(self, lengths: Sequence[int], settings: Settings, progress: Progress | None = None) -> None:
+        self._ranks = deal(lengths, settings.world_size)
+        self.settings = settings
+        self._progress = progress
+        self._done = 0
+
+    def run(
+        self, policy: Policy, layout: Layout, *, window: int | None = None, lookahead: int | None = None
+    ) -> Figures:
+        """The figures of one policy."""
+        settings = self.settings
+        figures = simulate(
+            self._ranks,
+            policy=policy,
+            footprint=Footprint(layout, Budget(settings.budget)),
+            window=window or settings.window,
+            lookahead=lookahead or settings.lookahead,
+            batch_size=settings.batch_size,
+        )
+        self._done += 1
+        if self._progress is not None:
+            self._progress("simulating policies", self._done, SIMULATIONS)
+        return figures
+
+
+def compare(simulator: Simulator) -> tuple[Figures, ...]:
+    """Every policy in the layouts in which it makes sense."""
+    return tuple(
+        simulator.run(policy, layout, window=PAPER_WINDOW if policy == "paper-window" else None)
+        for policy, layout in COMPARED
+    )
+
+
+def suggest_window(simulator: Simulator, *, bytes_a_sample: float, host_memory: int) -> SettingSuggestion:
+    """The window to use, by the loader's own policy in the layout of the settings."""
+    layout = simulator.settings.layout
+    points = [
+        CurvePoint(
+            value=window,
+            critical_ratio=simulator.run("anchored", layout, window=window).critical_ratio,
+            host_bytes=round(window * bytes_a_sample),
+        )
+        for window in WINDOWS
+    ]
+    return _chosen(points, host_memory)
+
+
+def suggest_lookahead(
+    simulator: Simulator, window: int, *, bytes_a_sample: float, host_memory: int
+) -> SettingSuggestion:
+    """The lookahead to use with a window: a round holds its groups' samples besides those in the window."""
+    points = []
+    for lookahead in LOOKAHEADS:
+        figures = simulator.run("anchored", simulator.settings.layout, window=window, lookahead=lookahead)
+        groups = figures.steps * figures.world_size - figures.idle_steps
+        held = window + lookahead * (figures.emitted / groups if groups else 0.0)
+        points.append(
+            CurvePoint(
+                value=lookahead, critical_ratio=figures.critical_ratio, host_bytes=round(held * bytes_a_sample)
+            )
+        )
+    return _chosen(points, host_memory)
+
+
+def _chosen(points: Sequence[CurvePoint], host_memory: int) -> SettingSuggestion:
+    fitting = [point for point in points if point.host_bytes <= host_memory]
+    candidates = fitting or [points[0]]
+    best = min(point.critical_ratio for point in candidates)
+    value = next(point.value for point in candidates if point.critical_ratio <= best * TOLERANCE)
+    return SettingSuggestion(value=value, fits=bool(fitting), curve=tuple(points))

@@ -1,0 +1,86 @@
+"""Where the time goes: reading, each stage, and the decoding of images, which happens after planning."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from odb_stream.inspection.collect import Collected
+from odb_stream.inspection.timed import NOTHING, OPENER, WHOLE, Spent, TimedPrepare
+from odb_stream.pipeline import Pipeline
+from odb_stream.sample import Drop, PreparedSample
+from odb_stream.stages.prepare import Lane, stage_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTime:
+    """The time of one stage of one source: ``milliseconds`` a sample that reached it, and its ``share`` of all time.
+
+    ``source`` is empty for what all sources have in common. Times are of one process: with N workers all but reading
+    goes on N times at once.
+    """
+
+    stage: str
+    source: str
+    samples: int
+    milliseconds: float
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeTime:
+    """The decoding of a few images: how many were decoded, how many of these samples proved broken, and the time."""
+
+    images: int
+    broken_samples: int
+    milliseconds_an_image: float
+
+
+def decode_time(prepare: TimedPrepare, samples: Sequence[PreparedSample]) -> DecodeTime | None:
+    """Decode these samples' images, in this process, the first once more before; None without any.
+
+    Raises what a transform raises.
+    """
+    if not samples:
+        return None
+    prepare.decode(samples[0].ref.source, samples[0].images)
+    broken = 0
+    started = time.perf_counter()
+    for sample in samples:
+        broken += isinstance(prepare.decode(sample.ref.source, sample.images), Drop)
+    seconds = time.perf_counter() - started
+    images = sum(len(sample.images) for sample in samples)
+    return DecodeTime(images=images, broken_samples=broken, milliseconds_an_image=1000 * seconds / images)
+
+
+def stage_times(pipeline: Pipeline, collected: Collected, decoding: DecodeTime | None) -> tuple[StageTime, ...]:
+    """The time of each part of a sample's way, in its order; one source after another."""
+    rows = [("read", "", Spent(collected.records, collected.read_seconds))]
+    several = len(collected.names) > 1
+    for number, (name, lane) in enumerate(zip(collected.names, pipeline.lanes, strict=True)):
+        rows += [(stage, name if several else "", spent) for stage, spent in _lane_times(number, lane, collected)]
+    if decoding is not None:
+        seconds = decoding.milliseconds_an_image * len(collected.files) / 1000
+        rows.append(("decode images (estimated)", "", Spent(len(collected.lengths), seconds)))
+    total = sum(spent.seconds for _, _, spent in rows)
+    return tuple(
+        StageTime(
+            stage=stage,
+            source=source,
+            samples=spent.calls,
+            milliseconds=1000 * spent.seconds / spent.calls if spent.calls else 0.0,
+            share=spent.seconds / total if total else 0.0,
+        )
+        for stage, source, spent in rows
+    )
+
+
+def _lane_times(number: int, lane: Lane, collected: Collected) -> list[tuple[str, Spent]]:
+    """The opener, the stages, and what the last checks take, of one source."""
+    spent = collected.spent
+    rows = [(f"open ({stage_name(lane.opener)})", spent.get((number, OPENER), NOTHING))]
+    rows += [
+        (stage_name(stage), spent.get((number, place), NOTHING)) for place, stage in enumerate(lane.stages, start=1)
+    ]
+    inside = sum(one.seconds for _, one in rows)
+    whole = spent.get((number, WHOLE), NOTHING)
+    return [*rows, ("checks", Spent(whole.calls, max(0.0, whole.seconds - inside)))]
