@@ -76,6 +76,7 @@ class Stream:
             pad_token=settings.pad_token_id,
             dummy=shop.dummy,
             epoch=begin.epoch,
+            waits=shop.waits,
         )
         self.align.taken = begin.taken
         if begin.step is not None:

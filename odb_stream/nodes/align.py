@@ -18,6 +18,7 @@ from odb_stream.nodes.modality import DummyRule
 from odb_stream.nodes.moves import decode_groups, encode_groups
 from odb_stream.nodes.saved import SavedStep, plain_round
 from odb_stream.runtime.transport import Left, Transport
+from odb_stream.runtime.waits import Waits
 from odb_stream.sample import IGNORED_LABEL, PreparedSample, SampleRef, StepInfo
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,10 @@ class Accumulation(NamedTuple):
 
 
 class Align(BaseNode[Step]):
-    """Yields steps. Runs in the background thread; the only place that talks to other ranks."""
+    """Yields steps. Runs in the background thread; the only place that talks to other ranks.
+
+    What gathers and exchanges take is counted in ``waits``.
+    """
 
     def __init__(
         self,
@@ -58,8 +62,10 @@ class Align(BaseNode[Step]):
         pad_token: int,
         dummy: DummyRule | None,
         epoch: int,
+        waits: Waits,
     ) -> None:
         super().__init__()
+        self._waits = waits
         self._decoder = decoder
         self._dummy = dummy
         self.program = program
@@ -111,11 +117,13 @@ class Align(BaseNode[Step]):
         return answer
 
     def _gathered(self, gather: Gather) -> Integers:
-        return self._transport.gather(gather.values, stops=gather.stops)
+        with self._waits.on("peers"):
+            return self._transport.gather(gather.values, stops=gather.stops)
 
     def _exchanged(self, exchange: Exchange) -> dict[int, list[Group[PreparedSample]]]:
         outgoing = {rank: encode_groups(groups) for rank, groups in exchange.outgoing.items()}
-        data = self._transport.exchange(outgoing, exchange.incoming)
+        with self._waits.on("peers"):
+            data = self._transport.exchange(outgoing, exchange.incoming)
         received = {rank: decode_groups(groups, self._footprint) for rank, groups in data.items()}
         if not exchange.copies:
             self.moved_out += _samples_in(exchange.outgoing)

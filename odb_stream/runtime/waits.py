@@ -9,11 +9,12 @@ class Waits:
     """Accumulates waiting time by stage name.
 
     ``trainer``: the training loop waited for a batch. ``workers``: packing waited for prepared samples. ``read``:
-    packing waited for records. ``room``: finished steps waited for the training loop to take them.
+    packing waited for records. ``peers``: the plan of the next steps, or a group, waited for other ranks. ``room``:
+    finished steps waited for the training loop to take them.
     """
 
     def __init__(self) -> None:
-        self.seconds = {"trainer": 0.0, "workers": 0.0, "read": 0.0, "room": 0.0}
+        self.seconds = {"trainer": 0.0, "workers": 0.0, "read": 0.0, "peers": 0.0, "room": 0.0}
 
     @contextmanager
     def on(self, stage: str) -> Iterator[None]:

@@ -1,0 +1,70 @@
+"""The figures of a live view as TensorBoard scalars."""
+
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from typing import Any, Protocol
+
+from odb_stream.errors import ConfigError
+
+PREFIX = "odb_stream"
+UNWRITTEN = ("rank", "ranks")
+"""Figures that never change."""
+
+
+class ScalarWriter(Protocol):
+    """What is needed of a ``torch.utils.tensorboard.SummaryWriter``."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        """Write a number."""
+        ...
+
+    def close(self) -> None:
+        """Write what is left."""
+        ...
+
+
+def open_writer(folder: str | PathLike[str]) -> ScalarWriter:
+    """A SummaryWriter on a folder. Raises ConfigError without tensorboard, or where the folder cannot be written to."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ConfigError(
+            f"tensorboard is {str(folder)!r}, but the package cannot be imported ({error}): "
+            'pip install "odb-stream[tensorboard]"'
+        ) from error
+    try:
+        writer: ScalarWriter = SummaryWriter(str(folder))
+    except OSError as error:
+        raise ConfigError(
+            f"tensorboard is {str(folder)!r}, where no event file can be written ({error.strerror or error}): "
+            "give a folder"
+        ) from error
+    return writer
+
+
+def checked_writer(given: Any) -> ScalarWriter:
+    """A writer that was given. Raises ConfigError for what has no ``add_scalar``."""
+    if not callable(getattr(given, "add_scalar", None)):
+        raise ConfigError(f"tensorboard must be a folder or a SummaryWriter, not {given!r}")
+    writer: ScalarWriter = given
+    return writer
+
+
+def write_scalars(writer: ScalarWriter, figures: Mapping[str, Any]) -> None:
+    """Write every number of the figures under its path, such as ``odb_stream/recent/padding``, at the loader's step.
+
+    Those of all ranks only where there are several.
+    """
+    kept = {name: value for name, value in figures.items() if name not in UNWRITTEN}
+    if figures["ranks"] == 1:
+        del kept["global"]
+    for tag, number in _numbers(PREFIX, kept):
+        writer.add_scalar(tag, number, figures["steps"])
+
+
+def _numbers(path: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(f"{path}/{name}", value)
+        elif isinstance(value, int | float):
+            yield f"{path}/{name}", value
