@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types shards clean
+.PHONY: help demo test check lint types bench shards reference clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -26,9 +26,16 @@ lint: $(INSTALLED) ## ruff
 types: $(INSTALLED) ## mypy --strict on the package
 	$(BIN)/mypy
 
+bench: $(INSTALLED) ## measure beside other systems, and write docs/benchmarks.md and its JSON files; takes an hour
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[bench]"
+	$(BIN)/python tools/bench
+
 shards: $(INSTALLED) ## write the demo shards and their tokenizers anew
 	$(BIN)/python tools/make_demo_shards.py
 	$(BIN)/python tools/make_vision_shards.py
+
+reference: $(INSTALLED) ## write docs/reference.md anew from the docstrings
+	$(BIN)/python tools/make_reference.py
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""The documentation tells the truth: links lead somewhere, named files and functions exist, the first program runs."""
+"""The documentation tells the truth: links lead somewhere, named files and functions exist, the journey is as told."""
 
 import importlib
 import re
@@ -16,19 +16,6 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", RO
 PAGES += sorted((ROOT / "docs").glob("*.md"))
 JOURNEY = ROOT / "docs" / "journey-of-a-sample.md"
 
-MODEL = """
-import torch
-
-
-class Output:
-    loss = torch.ones((), requires_grad=True)
-
-
-def model(input_ids, **others):
-    assert input_ids.shape[0] == 1 and input_ids.shape[1] <= 16_384
-    return Output()
-"""
-
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
@@ -39,7 +26,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_named_files_and_folders_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    for name in re.findall(r"`((?:odb_stream|pipelines|shards|tools|tests|docs)/[\w./-]*)`", text):
+    for name in re.findall(r"`((?:odb_stream|pipelines|shards|tools|tests|docs)/(?:[\w./-]*(?:/|\.\w+))?)`", text):
         assert (ROOT / name).exists(), name
 
 
@@ -62,20 +49,7 @@ def test_the_commands_of_the_readme_exist() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "odb_stream.cli.main", "--help"], capture_output=True, text=True, check=True, timeout=60
     )
-    assert named == set(re.findall(r"^\W*(write|index|check|run|simulate|state)\b", done.stdout, re.M))
-
-
-@pytest.mark.slow
-def test_the_program_of_the_readme_runs(tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"```python\n(.*?)```", text, re.S)
-    file = tmp_path / "program.py"
-    file.write_text(MODEL + program, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(file)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
-    assert "'emitted': 760" in done.stdout
+    assert named == set(re.findall(r"^\W*(write|index|check|run|inspect|simulate|state)\b", done.stdout, re.M))
 
 
 @pytest.mark.slow

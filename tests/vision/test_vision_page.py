@@ -52,11 +52,6 @@ def test_the_worked_example_of_another_family_runs(layout):
         tiles.measure(1_000, 2)
 
 
-def test_the_other_example_is_a_family():
-    assert isinstance(stages.FixedTokens(576, (336, 336), image_token="<image>"), stages.VisualFamily)
-    assert 'stages.FixedTokens(576, (336, 336), image_token="<image>")' in PAGE
-
-
 def test_the_reasons_are_those_of_the_code():
     source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "odb_stream").rglob("*.py"))
     raised = set(re.findall(r'(?:BadImage|Drop|_Unbound)\(\s*"([a-z_]+)"', source)) - {"empty"}  # of a text

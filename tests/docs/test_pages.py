@@ -1,0 +1,53 @@
+"""The pages keep to the conventions, and every program and command on them runs and gives what the page shows."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fences import EXECUTED, ROOT, Fence, pages, problems, read_fences
+from preludes import NOT_RUN, PRELUDES, names_a_store, run_as_listed
+
+PAGES = pages()
+
+
+def fences_of(page: str) -> list[Fence]:
+    return read_fences((ROOT / page).read_text(encoding="utf-8"), page)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_block_names_its_language(page: str) -> None:
+    assert not problems(fences_of(page)), "\n".join(problems(fences_of(page)))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_json_blocks_parse(page: str) -> None:
+    """Each is one value, or one a line."""
+    for fence in fences_of(page):
+        if fence.language == "json":
+            try:
+                json.loads(fence.text)
+            except ValueError:
+                for line in fence.text.splitlines():
+                    json.loads(line)
+
+
+def test_what_does_not_run_stands_on_a_page() -> None:
+    assert set(NOT_RUN) <= set(PAGES)
+    for page, blocks in NOT_RUN.items():
+        texts = [fence.text for fence in fences_of(page) if fence.language in EXECUTED]
+        for text, reason in blocks.items():
+            assert text in texts, f"no block of {page} is {text!r}"
+            assert reason
+
+
+def test_preludes_are_of_pages() -> None:
+    assert set(PRELUDES) <= set(PAGES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_runs(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    fences = fences_of(page)
+    store = request.getfixturevalue("page_store").endpoint if names_a_store(fences) else None
+    found = run_as_listed(page, fences, tmp_path / "page", store)
+    assert not found, "\n\n".join(map(str, found))

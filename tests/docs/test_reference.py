@@ -1,0 +1,59 @@
+"""The reference is what the docstrings say now, the same on every machine, with all that is public."""
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fences import ROOT
+
+PAGE = ROOT / "docs" / "reference.md"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> str:
+    page = tmp_path_factory.mktemp("reference") / "reference.md"
+    tool = ROOT / "tools" / "make_reference.py"
+    # In another folder and in a narrow terminal: neither may show.
+    done = subprocess.run(
+        [sys.executable, str(tool), str(page)], cwd=page.parent, env={"PATH": "", "COLUMNS": "40"}, timeout=60,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return page.read_text(encoding="utf-8")
+
+
+def test_the_committed_page_is_the_one_that_is_made(made: str) -> None:
+    assert PAGE.read_text(encoding="utf-8") == made, "run `make reference` and commit docs/reference.md"
+
+
+def test_nothing_of_this_machine_stands_in_it(made: str) -> None:
+    assert not re.search(r"0x[0-9a-f]{6}", made)
+    for path in (ROOT, Path(sys.prefix), Path.home()):
+        assert f"{path}/" not in made
+
+
+@pytest.mark.parametrize("module", ["odb_stream", "odb_stream.stages", "odb_stream.inspection", "odb_stream.live"])
+def test_every_public_name_has_its_place(module: str, made: str) -> None:
+    names = set(importlib.import_module(module).__all__) - {"stages"}
+    assert len(names) > 0
+    assert names == set(re.findall(rf"^### `{re.escape(module)}\.(\w+)`$", made, re.M))
+
+
+def test_every_entry_has_words(made: str) -> None:
+    """Something beyond signature and base class: a docstring."""
+    entries = re.split(r"^#+ ", made, flags=re.M)[1:]
+    assert len(entries) > 100
+    for entry in entries:
+        heading, _, rest = entry.partition("\n")
+        words = re.sub(r"```text[^`]*```|^Based on .*$", "", rest, flags=re.M)
+        assert len(words.split()) >= 2, f"{heading} has no docstring"
+
+
+def test_the_contents_lead_to_headings(made: str) -> None:
+    listed = re.findall(r"^ *- \[(.+)\]\(#(.+)\)$", made, re.M)
+    assert [words for words, _ in listed] == re.findall(r"^#{2,3} (.+)$", made, re.M)
+    targets = [target for _, target in listed]
+    assert len(set(targets)) == len(targets)
