@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types bench shards reference clean
+.PHONY: help demo test check lint types wheel bench shards reference clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -25,6 +25,9 @@ lint: $(INSTALLED) ## ruff
 
 types: $(INSTALLED) ## mypy --strict on the package
 	$(BIN)/mypy
+
+wheel: $(INSTALLED) ## build the wheel, install it alone in a new environment, and try its commands there
+	$(BIN)/python tools/check_wheel.py
 
 bench: $(INSTALLED) ## measure beside other systems, and write docs/benchmarks.md and its JSON files; takes an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[bench]"
