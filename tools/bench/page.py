@@ -1,16 +1,20 @@
 """The page of benchmarks: docs/benchmarks.md, made from the JSON files and from nothing else."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import gpu
 import loading
 import quality
+import quality_picture
 import scaling
 import training
-from results import FOLDER, load
+from results import FOLDER, load, table
 
 PAGE = FOLDER.parent / "benchmarks.md"
+PICTURES = FOLDER.parent / "pictures"
+README = FOLDER.parents[1] / "README.md"
 
 HEAD = """# Benchmarks
 What was measured beside other systems and how costs grow, with the command behind each table.
@@ -29,7 +33,9 @@ SECTIONS = {
 Every policy on the same lengths. `anchored` is what a `Loader` does in the padded layout. The arrays of 20,000 lengths
 are seeded; those that end in `_like` are shaped like the paper's four workloads, `alpaca`, `toolcall` and `real_chat`
 are token counts of real chats. Epochs of a thousand samples or fewer are two to six steps of 8 ranks, so the last step
-decides."""),
+decides.
+
+![The critical ratio of five policies on the long arrays, 8 ranks](pictures/quality.svg)"""),
     "loading": ("Loader throughput", loading, ""),
     "training": ("Training", training, """
 The rate of a step is the base rate times the square root of its tokens over those of a fixed batch, warmed up, then
@@ -82,6 +88,40 @@ def text(folder: Path = FOLDER) -> str:
     return HEAD + "".join(section(name, folder) for name in SECTIONS) + TAIL
 
 
+SHOWN = {
+    "fixed 8": "8 samples a batch",
+    "paper-window 256": "published window policy",
+    "lhotse 2,048": "lhotse, dynamic bucketing",
+    "anchored (default)": "**odb_stream, padded**",
+    "packed (default)": "**odb_stream, packed**",
+    "gmt": "oracle: all lengths known beforehand",
+}
+FIGURES = re.compile(r"(<!-- figures -->\n).*?(<!-- end of figures -->)", re.S)
+
+
+def short(folder: Path = FOLDER) -> str:
+    """The table of the README: what decides the time of 8 ranks in step, on the paper-like and the seeded arrays."""
+    rows = [one for one in load("quality", folder)["figures"]["rows"] if one["ranks"] == 8 and one["samples"] >= 20_000]
+    arrays = list(dict.fromkeys(one["array"] for one in rows))[-4:]
+    ratios = {(one["policy"], one["array"]): one["critical_ratio"] for one in rows}
+    told = [[words, *(ratios.get((name, array)) for array in arrays)] for name, words in SHOWN.items()]
+    words = (
+        "The critical ratio with 8 ranks: the slowest rank's tokens, padding included, summed over the steps, over the "
+        "real tokens of a rank. It decides the time of synchronous steps; 1 is ideal. 20,000 samples each, a budget of "
+        "16,384 tokens.\n\n"
+    )
+    parts = [words + table(["", *(array.replace("_like", "-like") for array in arrays)], told)]
+    if (folder / "training.json").exists():
+        parts.append(training.in_short(load("training", folder)["figures"]))
+    return "\n\n".join(
+        [*parts, "All figures, with machine, versions and commands: [docs/benchmarks.md](docs/benchmarks.md)."]
+    )
+
+
 def write() -> None:
-    """Write the page."""
+    """Write the page, its picture and the README's table."""
     PAGE.write_text(text(), encoding="utf-8")
+    readme = README.read_text(encoding="utf-8")
+    README.write_text(FIGURES.sub(lambda found: f"{found[1]}{short()}\n{found[2]}", readme), encoding="utf-8")
+    if (FOLDER / "quality.json").exists():
+        quality_picture.write(load("quality")["figures"], PICTURES)

@@ -14,7 +14,7 @@ from typing import Any
 
 from peers import lhotse_missing, lhotse_schedule
 from results import table
-from workloads import ARRAYS, SEEDED, arrays, workload
+from workloads import ARRAYS, SAMPLES, SEEDED, arrays, workload
 
 from odb_stream.batching.footprint import Footprint
 from odb_stream.batching.simulate import Figures, deal, measure, simulate
@@ -79,7 +79,7 @@ def policies() -> Iterator[Policy]:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """The figures of all arrays, rank counts and policies."""
-    found = {**{name: workload(name) for name in SEEDED}, **arrays(options.lengths)}
+    found = {**{name: workload(name, options.samples) for name in SEEDED}, **arrays(options.lengths)}
     skipped = [] if len(found) > len(SEEDED) else [f"there is no folder of arrays at --lengths: {options.lengths.name}"]
     if (reason := lhotse_missing()) or max(options.ranks) > options.most_lhotse_ranks:
         skipped.append(reason or f"lhotse above {options.most_lhotse_ranks} ranks, whose samplers would run for hours")
@@ -158,7 +158,8 @@ def count_of(one: dict[str, Any] | None) -> str:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this benchmark."""
     parser.add_argument("--lengths", type=Path, default=ARRAYS, help="folder of .npy arrays of token counts")
+    parser.add_argument("--samples", type=int, default=SAMPLES, help="of each seeded array")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument(
-        "--most-lhotse-ranks", type=int, default=64, help="its sampler runs once a rank, which takes long"
+        "--most-lhotse-ranks", type=int, default=8, help="its sampler runs once a rank, which takes long"
     )

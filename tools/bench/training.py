@@ -16,6 +16,7 @@ import queue
 import signal
 import statistics
 import tempfile
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -49,17 +50,18 @@ def lengths_of(name: str, tokens: int, seed: int, scale: int = 8) -> list[int]:
     return lengths[: int(np.searchsorted(np.cumsum(lengths), tokens)) + 1].tolist()
 
 
-def jobs(kind: str, options: argparse.Namespace, seed: int, fewest: dict[str, int]) -> list[dict[str, Any]]:
+def jobs(kind: str, options: argparse.Namespace, seed: int, equal_steps: dict[str, int]) -> list[dict[str, Any]]:
     """What a rank is told: one epoch of each workload."""
     told = []
     for name in WORKLOADS:
         lengths = lengths_of(name, options.tokens, 1)
         fixed = max(1, LONGEST // max(lengths))
         told.append({
-            "name": name, "kind": kind, "lengths": lengths, "held_out": lengths_of(name, 20_000, 2), "seed": seed,
+            "name": name, "kind": kind, "lengths": lengths, "seed": seed,
+            "held_out": lengths_of(name, options.tokens // 12, 2),
             "budget": LONGEST, "fixed": fixed, "workers": 1, "published_window": PUBLISHED_WINDOW, "shape": SHAPE,
             "rate": RATE, "reference_tokens": RANKS * fixed * sum(lengths) / len(lengths),
-            "equal_steps": fewest.get(name, 0),
+            "equal_steps": equal_steps.get(name, 0),
         })  # fmt: skip
     return told
 
@@ -90,89 +92,122 @@ def train(kind: str, told: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """All rounds; the fewest steps of the first round are where losses at equal steps are taken."""
-    fewest: dict[str, int] = {}
+    """All rounds; losses at equal steps are taken at nine tenths of the steps that the first packed epoch makes."""
+    equal_steps: dict[str, int] = {}
+    kinds = [kind for kind in ("packed", "padded", "published", "fixed") if kind != "published" or find_spec("odb")]
     told: dict[str, dict[str, list[dict[str, Any]]]] = {name: {kind: [] for kind in KINDS} for name in WORKLOADS}
     for number in range(options.rounds):
-        for kind in ("packed", "padded", "published", "fixed"):
-            told_of_it = jobs(kind, options, number, fewest)
-            # What the published package leaves behind after an epoch is ended with its processes.
-            parts = [[job] for job in told_of_it] if kind == "published" else [told_of_it]
-            for name, figures in {k: v for part in parts for k, v in train(kind, part).items()}.items():
+        for kind in kinds:
+            for name, figures in trained(kind, jobs(kind, options, number, equal_steps)).items():
                 told[name][kind].append(figures)
-                if kind == "packed" and number == 0:
-                    fewest[name] = round(0.9 * figures["steps"])
+                if kind == "packed":
+                    equal_steps.setdefault(name, round(0.9 * figures["steps"]))
                 print(f"round {number}, {kind}, {name}: {figures}", flush=True)
     return {
-        "ranks": RANKS, "budget": LONGEST, "rounds": options.rounds, "shape": SHAPE, "rate": RATE,
-        "equal_steps": fewest,
+        "ranks": RANKS,
+        "budget": LONGEST,
+        "rounds": options.rounds,
+        "shape": SHAPE,
+        "rate": RATE,
+        "equal_steps": equal_steps,
         "workloads": {name: summary(name, kinds, options) for name, kinds in told.items()},
-    }  # fmt: skip
+    }
+
+
+def trained(kind: str, told: list[dict[str, Any]]) -> dict[str, Any]:
+    """What :func:`train` says of all jobs; what the published package leaves behind ends with the ranks of each.
+
+    An epoch that gave nothing, on some rank, is left out as failed.
+    """
+    parts = [[job] for job in told] if kind == "published" else [told]
+    found = {name: figures for part in parts for name, figures in train(kind, part).items()}
+    return {name: figures for name, figures in found.items() if figures["emitted"]}
 
 
 def summary(name: str, kinds: dict[str, list[dict[str, Any]]], options: argparse.Namespace) -> dict[str, Any]:
-    """Medians and means over the rounds of one workload."""
+    """Medians and means over the rounds of one workload; None for what failed in some round."""
     lengths = lengths_of(name, options.tokens, 1)
-    found: dict[str, Any] = {
-        "samples": len(lengths),
-        "mean_length": round(sum(lengths) / len(lengths)),
-        "fixed_batch": max(1, LONGEST // max(lengths)),
-    }  # fmt: skip
-    rates = {kind: [one["emitted"] / one["seconds"] for one in rounds] for kind, rounds in kinds.items()}
-    for kind, rounds in kinds.items():
-        if not rounds:
-            found[kind] = None
-            continue
-        at_equal = [
-            one["loss_at_equal_steps"] for one in rounds if one["loss_at_equal_steps"] == one["loss_at_equal_steps"]
-        ]
-        found[kind] = {
+    rates = {
+        kind: [one["emitted"] / one["seconds"] for one in rounds]
+        for kind, rounds in kinds.items()
+        if len(rounds) == options.rounds
+    }
+
+    def of(kind: str) -> dict[str, Any] | None:
+        if kind not in rates:
+            return None
+        rounds = kinds[kind]
+        at_equal_steps = [one["loss_at_equal_steps"] for one in rounds]
+        return {
             "samples_per_second": statistics.median(rates[kind]),
             "steps": rounds[0]["steps"],
             "emitted": rounds[0]["emitted"],
             "loss": statistics.fmean(one["loss"] for one in rounds),
-            "loss_at_equal_steps": statistics.fmean(at_equal) if at_equal else None,
-            "ratios_to_published": [a / b for a, b in zip(rates[kind], rates["published"], strict=False)],
-            "ratios_to_fixed": [a / b for a, b in zip(rates[kind], rates["fixed"], strict=False)],
+            "loss_at_equal_steps": None if None in at_equal_steps else statistics.fmean(at_equal_steps),
+            "ratio_to": {
+                peer: statistics.median(a / b for a, b in zip(rates[kind], theirs, strict=True))
+                for peer, theirs in rates.items()
+            },
         }
-    return found
+
+    return {
+        "samples": len(lengths),
+        "mean_length": round(sum(lengths) / len(lengths)),
+        "fixed_batch": max(1, LONGEST // max(lengths)),
+        "kinds": {kind: of(kind) for kind in kinds},
+    }
 
 
 def page(figures: dict[str, Any]) -> str:
-    """Speed and losses, a workload a line."""
-    kinds = list(KINDS)
-    speed, losses = [], []
+    """Speed, and losses in two ways, a workload a line."""
+    speed, at_equal_samples, at_equal_steps = [], [], []
     for name, found in figures["workloads"].items():
-        told = [found[kind] for kind in kinds]
-        ratios = [statistics.median(found[kind]["ratios_to_published"]) if found["published"] and found[kind] else None
-                  for kind in ("padded", "packed")]  # fmt: skip
-        to_fixed = statistics.median(found["padded"]["ratios_to_fixed"])
+        told = list(found["kinds"].values())
         shape = f"{name}, mean {found['mean_length']}, {found['samples']:,} samples, fixed {found['fixed_batch']}"
-        speed.append(
-            [shape, *(round(one["samples_per_second"]) if one else "failed" for one in told), *ratios, to_fixed]
-        )
-        losses.append(
-            [name]
-            + [
-                cell
-                for one in told
-                for cell in ((f"{one['steps']:,} / {one['emitted']:,}", one["loss"]) if one else ("failed", "-"))
-            ]
-            + [figures["equal_steps"].get(name)]
-            + [one["loss_at_equal_steps"] if one else None for one in told]
-        )
-    return "\n\n".join([
-        f"Two ranks, a budget of {figures['budget']:,} tokens a rank, {figures['rounds']} rounds. Emitted samples a "
-        "second:",
-        table(["workload", *kinds, "padded / published", "packed / published", "padded / fixed"], speed),
-        "Held-out loss after one epoch (equal samples), with the steps that were made and the samples that came out, "
-        "and after equal steps; means over the rounds' seeds:",
-        table(
-            ["workload", *(word for kind in kinds for word in (f"{kind}: steps / samples", "loss")), "equal steps",
-             *(f"{kind}: loss" for kind in kinds)],
-            losses,
-        ),
-    ])  # fmt: skip
+        ratios = [ratio(found, *pair) for pair in RATIOS]
+        speed.append([shape, *(round(one["samples_per_second"]) if one else "failed" for one in told), *ratios])
+        made = [f"{one['loss']:.3f} ({one['steps']:,}; {one['emitted']:,})" if one else "failed" for one in told]
+        at_equal_samples.append([name, *made])
+        losses = [one and one["loss_at_equal_steps"] for one in told]
+        at_equal_steps.append([f"{name}, {figures['equal_steps'].get(name)} steps", *losses])
+    kinds = list(KINDS)
+    return "\n\n".join(
+        [
+            f"Two ranks, a budget of {figures['budget']:,} tokens a rank, {figures['rounds']} rounds. Emitted samples "
+            "a second:",
+            table(["workload", *kinds, *(f"{kind} / {peer}" for kind, peer in RATIOS)], speed),
+            "Held-out loss after one epoch, that is at equal samples, with the steps that were made and the samples "
+            "that came out; means over the rounds' seeds:",
+            table(["workload", *(f"{kind} (steps; samples)" for kind in kinds)], at_equal_samples),
+            "Held-out loss at equal steps:",
+            table(["workload", *kinds], at_equal_steps),
+        ]
+    )
+
+
+RATIOS = (("padded", "published"), ("packed", "published"), ("padded", "fixed"), ("packed", "fixed"))
+
+
+def ratio(found: dict[str, Any], kind: str, peer: str) -> float | None:
+    """How many times the emitted samples a second of a peer; None where one of both failed."""
+    one = found["kinds"][kind]
+    told: float | None = one["ratio_to"].get(peer) if one else None
+    return told
+
+
+def in_short(figures: dict[str, Any]) -> str:
+    """Samples a second of padded budgets beside fixed batches and the published package, in a sentence."""
+    found = figures["workloads"].values()
+
+    def span(peer: str) -> str:
+        ratios = [told for one in found if (told := ratio(one, "padded", peer)) is not None]
+        return f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else "an unknown number of"
+
+    return (
+        f"Training a tiny Qwen3 on two CPU ranks, padded batches emit {span('fixed')} times the samples a second of "
+        f"the largest fixed batch that keeps the budget, and {span('published')} times those of the published package, "
+        f"over {len(found)} workloads."
+    )
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -117,7 +117,7 @@ def epoch(job: dict[str, Any]) -> dict[str, Any]:
     inner = model_of(job["shape"], job["seed"])
     model = DistributedDataParallel(inner)
     optimizer = torch.optim.AdamW(model.parameters(), lr=job["rate"])
-    every, seen, tokens, steps, at_equal_steps, paused = len(job["lengths"]), 0, 0, 0, math.nan, 0.0
+    every, seen, tokens, steps, at_equal_steps, paused = len(job["lengths"]), 0, 0, 0, None, 0.0
     held_out = Rows(job["held_out"], first=10**9)
     dist.barrier()
     started = time.perf_counter()
