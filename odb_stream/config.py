@@ -17,7 +17,7 @@ MEBIBYTE = 1024 * 1024
 
 @dataclass(frozen=True)
 class World:
-    """This rank's place among the data-parallel ranks.
+    """This rank's place among the data-parallel ranks: ``rank`` of ``size``, from 0.
 
     ``group`` is the process group to align over; None takes the default group. ``places`` is set by :meth:`from_mesh`:
     the data-parallel rank of each process of the group, where several share one.
@@ -63,8 +63,13 @@ class World:
 
 @dataclass(frozen=True)
 class Budget:
-    """The hard bound on one rank's step: padded (or packed) ``tokens``, and optionally vision ``patches`` and
-    ``samples``."""
+    """The hard bound on one rank's step.
+
+    Args:
+        tokens: of the batch, padding included.
+        patches: vision patches of its images; None for any number.
+        samples: in the batch; None for any number.
+    """
 
     tokens: int
     patches: int | None = None
