@@ -1,6 +1,7 @@
 """One run over the data: the node graph from reading to finished batches, and the iterator that a ``for`` loop gets."""
 
 import logging
+import weakref
 from collections.abc import Iterator
 
 from torchdata.nodes import BaseNode
@@ -143,6 +144,7 @@ class Epoch(Iterator[Batch]):
         self._watch = Watch()
         self._ended = False
         self._superseded = False
+        self._finalizer = weakref.finalize(self, stream.close)
 
     @property
     def running(self) -> bool:
@@ -165,7 +167,8 @@ class Epoch(Iterator[Batch]):
         self._emitted_by_all += step.totals.samples
         self._shop.mine.count(step.info)
         self._shop.everyone.count_all(step.totals)
-        self._ended = step.ends_epoch
+        if step.ends_epoch:
+            self._end()
         self._keep_state(step)
         batch[STEP_KEY] = step.info if self._shop.world.size == 1 else watched(step.info, self._watch)
         return batch
@@ -180,8 +183,12 @@ class Epoch(Iterator[Batch]):
         )
         shop.states.append((step.info.step, saved))
 
-    def _finish(self) -> None:
+    def _end(self) -> None:
         self._ended = True
+        self._finalizer.detach()
+
+    def _finish(self) -> None:
+        self._end()
         self.stream.settle(ended=True)
         following, shop = self._number + 1, self._shop
         shop.states.append((None, Saved(following, following, shop.mine.copy(), shop.everyone.copy())))
@@ -209,8 +216,4 @@ class Epoch(Iterator[Batch]):
         """End this epoch now; samples that were not emitted count as abandoned."""
         if self.running:
             self._superseded = True
-            self.stream.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_superseded"):
-            self.close()
+            self._finalizer()

@@ -255,7 +255,7 @@ class StepInfo:
     token mean over the whole global batch (over the accumulation window when there is one). ``refs`` are the
     identities of this rank's samples in batch order. ``samples_seen`` counts samples over all ranks in this epoch,
     this step included. An ``idle`` step holds a real batch with weight 0, which counts as nothing here.
-    ``accum_index`` is the step's place in its accumulation window, from 0, and ``accum_last`` tells that the window ends
+    ``accum_index`` is the step's place in its accumulation window, from 0; ``accum_last`` tells that the window ends
     with it: step the optimizer. ``has_images`` is of this rank's batch, ``any_rank_has_images`` of any rank's: where
     ranks differ, see ``mixed_modality`` of the Loader.
     """

@@ -192,7 +192,7 @@ def test_the_report_adds_up():
     assert report["real_utilisation"] == pytest.approx(real / (len(infos) * 128))
     assert 1 <= report["max_delay"] <= 32
     assert report["idle_steps"] == 0
-    assert set(report["wait_seconds"]) == {"trainer", "workers", "read", "room"}
+    assert set(report["wait_seconds"]) == {"trainer", "workers", "read", "room", "peers"}
     assert report["global"]["emitted"] == 300
 
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from types import ModuleType
 
+import curves
 import gpu
 import loading
 import quality
@@ -20,7 +21,7 @@ import scaling
 import training
 
 BENCHMARKS: dict[str, ModuleType] = {
-    "quality": quality, "loading": loading, "training": training, "scaling": scaling, "gpu": gpu,
+    "quality": quality, "loading": loading, "training": training, "scaling": scaling, "curves": curves, "gpu": gpu,
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import curves
 import gpu
 import loading
 import quality
@@ -45,6 +46,8 @@ variable-length kernel on a GPU only pairs within a sample are computed. The pub
 steps on some workloads, where a plain DDP loop would wait for ever; the comparison ends its epoch at the first rank's
 end and counts what came out until then."""),
     "scaling": ("Scaling", scaling, ""),
+    "curves": ("Settings", curves, """
+What [tuning.md](tuning.md) draws: one setting varies, the others keep their defaults."""),
     "gpu": ("On a GPU", gpu, ""),
 }  # fmt: skip
 
