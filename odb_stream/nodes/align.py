@@ -172,10 +172,15 @@ class Align(BaseNode[Step]):
         return self._dummy.always or totals.images > 0
 
     def _samples(self, deliver: Deliver) -> tuple[PreparedSample, ...]:
+        """The samples of this rank's batch. One that only stands in brings no images where no rank emits any.
+
+        The other ranks would not enter the vision encoder then, and a sharded one waits for all.
+        """
         if deliver.group is not None:
             return deliver.group.samples
-        if deliver.stand_in is not None:
-            sample = self._decoder.decode_one(deliver.stand_in.samples[0])
+        lent = deliver.stand_in.samples[0] if deliver.stand_in is not None else None
+        if lent is not None and (deliver.totals.images or not lent.images):
+            sample = self._decoder.decode_one(lent)
             if sample is not None:
                 return (sample,)
         return (synthetic_sample(self._pad_token),)
