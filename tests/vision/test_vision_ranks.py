@@ -1,8 +1,8 @@
 """Mixed modality over real ranks: one with images, one without; no hang, and the gradient of a single process.
 
 Switched off (``mixed_modality="off"``), the DDP case fails: the text-only rank leaves the vision encoder's parameters
-without a gradient, and its reducer waits for them. A rank that idles with images beside one that trains on text makes the
-FSDP2 case fail: the collectives of the two no longer match.
+without a gradient, and its reducer waits for them. A rank that idles with images beside one that trains on text makes
+the FSDP2 case fail: the collectives of the two no longer match.
 """
 
 from typing import Any

@@ -41,10 +41,11 @@ decides.
     "training": ("Training", training, """
 The rate of a step is the base rate times the square root of its tokens over those of a fixed batch, warmed up, then
 falling. The packed row is slow on a CPU for one reason: its attention is dense there, so a row of 2,048 tokens costs
-as one sample of 2,048 would, and half of the pairs it computes belong to different samples and are masked. With a
+as one sample of 2,048 would, and most of the pairs it computes belong to different samples and are masked. With a
 variable-length kernel on a GPU only pairs within a sample are computed. The published package's ranks end at different
 steps on some workloads, where a plain DDP loop would wait for ever; the comparison ends its epoch at the first rank's
-end and counts what came out until then."""),
+end and counts what came out until then. Every loader has one worker a rank; workers that stay from epoch to epoch are
+started before the clock is, which is so for this package only."""),
     "scaling": ("Scaling", scaling, ""),
     "curves": ("Settings", curves, """
 What [tuning.md](tuning.md) draws: one setting varies, the others keep their defaults."""),

@@ -1,6 +1,6 @@
 """Training on two CPU ranks with each way of making batches: emitted samples a second, and the loss that comes of it.
 
-    python tools/bench training [--rounds 3] [--tokens 250000]
+    python tools/bench training [--rounds 3] [--tokens 200000]
 
 Four workloads shaped like those of the paper (arXiv 2606.19989), an eighth as long: at most 2,048 tokens a sample, a
 budget of 2,048 tokens a rank. A tiny, randomly initialised Qwen3 learns a random language. Compared are torch's
@@ -137,13 +137,13 @@ def summary(name: str, kinds: dict[str, list[dict[str, Any]]], options: argparse
         if kind not in rates:
             return None
         rounds = kinds[kind]
-        at_equal_steps = [one["loss_at_equal_steps"] for one in rounds]
+        at_equal_steps = [loss for one in rounds if (loss := one["loss_at_equal_steps"]) is not None]
         return {
             "samples_per_second": statistics.median(rates[kind]),
             "steps": rounds[0]["steps"],
             "emitted": rounds[0]["emitted"],
             "loss": statistics.fmean(one["loss"] for one in rounds),
-            "loss_at_equal_steps": None if None in at_equal_steps else statistics.fmean(at_equal_steps),
+            "loss_at_equal_steps": statistics.fmean(at_equal_steps) if at_equal_steps else None,
             "ratio_to": {
                 peer: statistics.median(a / b for a, b in zip(rates[kind], theirs, strict=True))
                 for peer, theirs in rates.items()
@@ -213,4 +213,4 @@ def in_short(figures: dict[str, Any]) -> str:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this benchmark."""
     parser.add_argument("--rounds", type=int, default=3, help="rounds, each with a seed of its own")
-    parser.add_argument("--tokens", type=int, default=250_000, help="tokens of an epoch of each workload")
+    parser.add_argument("--tokens", type=int, default=200_000, help="tokens of an epoch of each workload")

@@ -74,7 +74,7 @@ def published(job: dict[str, Any]) -> Iterator[Step]:
     batches = iter(loader)
     while True:
         batch = next(batches, None)
-        if over_ranks(batch is not None)[0] < dist.get_world_size():
+        if over_ranks(int(batch is not None))[0] < dist.get_world_size():
             return
         info = odb.pop_step_info(batch, loss_scaling="exact")
         samples, tokens = over_ranks(len(batch["input_ids"]), int(batch["attention_mask"].sum()))
