@@ -23,7 +23,6 @@ PAGE = ROOT / "docs" / "reference.md"
 PARTS: dict[str, tuple[str, ...]] = {
     "odb_stream": (),
     "odb_stream.stages": (),
-    "odb_stream.sample": ("Record",),
     "odb_stream.seeds": ("generator",),
     "odb_stream.resume": ("merge",),
     "odb_stream.inspection": (),

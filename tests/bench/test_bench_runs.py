@@ -14,7 +14,8 @@ SMALL = {
     "loading": ["--samples", "200", "--rounds", "1"],
     "training": ["--rounds", "1", "--tokens", "9000"],
     "gpu": [
-        "--device", "cpu", "--parameters", "tiny", "--steps", "2", "--budget", "1024", "--scale", "16", "--tokens", "20000",
+        "--device", "cpu", "--parameters", "tiny", "--steps", "2", "--budget", "1024", "--scale", "16",
+        "--tokens", "20000",
     ],  # the script itself, where there is no device
     "scaling": ["--most-ranks", "64", "--most-samples", "10000"],
 }  # fmt: skip
