@@ -84,7 +84,7 @@ class Hold:
     path: Path
 
     def __call__(self, sample: Sample) -> Sample:
-        draft = self.path.with_suffix(".draft")
+        draft = self.path.with_suffix(f".{os.getpid()}")  # a name of its own: several workers may hold at once
         draft.write_text(str(os.getpid()))
         draft.rename(self.path)
         threading.Event().wait()
