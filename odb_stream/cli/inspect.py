@@ -13,7 +13,7 @@ from odb_stream.cli import inspect_page, inspect_pictures, inspect_sheets, pictu
 from odb_stream.cli.files import require_writable
 from odb_stream.cli.output import print_json, print_table, watched
 from odb_stream.cli.pictures import require_matplotlib
-from odb_stream.cli.recipes import build_pipeline
+from odb_stream.cli.recipes import Recipe, ShardsOption, build_pipeline
 from odb_stream.config import Layout, require_int
 from odb_stream.errors import ConfigError
 
@@ -25,12 +25,8 @@ EXAMPLE = "odb-stream inspect pipelines/text_chat.py --memory 40GiB --model conf
 
 
 def inspect(
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A .py file or module with build(...) -> odb_stream.Pipeline.")
-    ],
-    shards: Annotated[
-        str | None, typer.Option(metavar="URLS", help="Brace range or glob, given to the recipe as build(shards=URLS).")
-    ] = None,
+    recipe: Recipe,
+    shards: ShardsOption = None,
     samples: Annotated[
         str, typer.Option(metavar="N", help="Records to read, in the shuffled order; all (or 0) for the whole epoch.")
     ] = "2000",

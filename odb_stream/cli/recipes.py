@@ -9,12 +9,21 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from odb_stream.errors import ConfigError, OdbStreamError
 
 if TYPE_CHECKING:
     from odb_stream.pipeline import Pipeline
+
+Recipe = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="A .py file or module with build(...) -> odb_stream.Pipeline.")
+]
+ShardsOption = Annotated[
+    str | None, typer.Option(metavar="URLS", help="Brace range or glob, given to the recipe as build(shards=URLS).")
+]
 
 CONTRACT = "a recipe is a python file or module with a function build(...) -> odb_stream.Pipeline"
 

@@ -10,7 +10,7 @@ import typer
 
 from odb_stream.cli.files import require_writable
 from odb_stream.cli.output import print_json, print_table
-from odb_stream.cli.recipes import build_pipeline
+from odb_stream.cli.recipes import Recipe, ShardsOption, build_pipeline
 from odb_stream.cli.report import report_table
 from odb_stream.config import Budget, Layout, Oversize, require_int
 from odb_stream.live import LiveView
@@ -24,12 +24,8 @@ EXAMPLE = "odb-stream run pipelines/text_chat.py --shards 'shards/demo/chat-*.ta
 
 
 def run(
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A .py file or module with build(...) -> odb_stream.Pipeline.")
-    ],
-    shards: Annotated[
-        str | None, typer.Option(metavar="URLS", help="Brace range or glob, given to the recipe as build(shards=URLS).")
-    ] = None,
+    recipe: Recipe,
+    shards: ShardsOption = None,
     steps: Annotated[int | None, typer.Option(help="Stop after this many steps.")] = None,
     epochs: Annotated[
         int | None,

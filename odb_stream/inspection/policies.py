@@ -33,7 +33,6 @@ SIMULATIONS = len(COMPARED) + len(WINDOWS) + len(LOOKAHEADS)
 """How many simulations an inspection makes."""
 
 
-
 def lengths_of_an_epoch(measured: list[int], epoch_samples: int | None, seed: int) -> list[int]:
     """Lengths to simulate with: those measured, or more of them drawn with replacement.
 

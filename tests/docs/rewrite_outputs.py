@@ -3,6 +3,7 @@
 For a change that moves figures on purpose. Read the diff before you keep it. An output with a line ``...`` is left.
 """
 
+import contextlib
 import sys
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ from fences import ROOT, read_fences
 from outputs import ANYTHING
 from preludes import names_a_store, run_as_listed
 from running import Finding
-from s3_server import S3Server, program
+from s3_server import running_server
 
 
 def rewritten(text: str, found: list[Finding]) -> str:
@@ -32,15 +33,10 @@ def main(pages: list[str]) -> None:
     for page in pages:
         text = (ROOT / page).read_text(encoding="utf-8")
         fences = read_fences(text, page)
-        with tempfile.TemporaryDirectory() as folder:
-            server = S3Server(Path(folder), program() or "weed") if names_a_store(fences) else None
-            try:
-                if server is not None:
-                    server.start()
-                found = run_as_listed(page, fences, Path(folder) / "page", server and server.endpoint)
-            finally:
-                if server is not None:
-                    server.stop()
+        with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as servers:
+            folder = Path(name)
+            store = servers.enter_context(running_server(folder)).endpoint if names_a_store(fences) else None
+            found = run_as_listed(page, fences, folder / "page", store)
         for finding in found:
             print(finding)
         if new := [finding for finding in found if finding.came is not None]:

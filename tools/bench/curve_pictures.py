@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,15 @@ def write(figures: dict[str, Any], folder: Path) -> None:
 
 def svg(axis: str, figures: dict[str, Any]) -> str:
     """One picture as text, the same each time."""
+    return svg_of(axis, lambda: draw(axis, figures))
+
+
+def svg_of(name: str, drawn: Callable[[], Figure]) -> str:
+    """What is drawn in the common style as the text of a file, the same each time."""
     file = io.StringIO()
-    style: Any = {**STYLE, "svg.hashsalt": axis}  # the type that matplotlib gives its settings lists them all
+    style: Any = {**STYLE, "svg.hashsalt": name}  # the type that matplotlib gives its settings lists them all
     with matplotlib.rc_context(style):
-        draw(axis, figures).savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        drawn().savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", file.getvalue(), flags=re.S)
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 

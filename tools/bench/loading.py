@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from results import table
-from rows import Integers, pad
+from rows import AsTensors, Integers, pad
 
 import odb_stream as odb
 from odb_stream import stages
@@ -72,24 +72,6 @@ class FromTar(Chats):
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
         return self.of(sample["__key__"], sample["json"])
-
-
-class AsTensors:
-    """A dataset for the published package, which wants tensors and a mask."""
-
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        import torch
-
-        item = self.dataset[index]
-        ids = torch.as_tensor(np.asarray(item["input_ids"], dtype=np.int64))
-        labels = torch.as_tensor(np.asarray(item.get("labels", item["input_ids"]), dtype=np.int64))
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
 
 
 def write_chats(folder: Path, samples: int) -> list[bytes]:

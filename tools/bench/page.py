@@ -12,6 +12,7 @@ import quality_picture
 import scaling
 import training
 from results import FOLDER, load, table
+from workloads import SAMPLES
 
 PAGE = FOLDER.parent / "benchmarks.md"
 PICTURES = FOLDER.parent / "pictures"
@@ -105,7 +106,8 @@ FIGURES = re.compile(r"(<!-- figures -->\n).*?(<!-- end of figures -->)", re.S)
 
 def short(folder: Path = FOLDER) -> str:
     """The table of the README: what decides the time of 8 ranks in step, on the paper-like and the seeded arrays."""
-    rows = [one for one in load("quality", folder)["figures"]["rows"] if one["ranks"] == 8 and one["samples"] >= 20_000]
+    every = load("quality", folder)["figures"]["rows"]
+    rows = [one for one in every if one["ranks"] == 8 and one["samples"] >= SAMPLES]
     arrays = list(dict.fromkeys(one["array"] for one in rows))[-4:]
     ratios = {(one["policy"], one["array"]): one["critical_ratio"] for one in rows}
     told = [[words, *(ratios.get((name, array)) for array in arrays)] for name, words in SHOWN.items()]

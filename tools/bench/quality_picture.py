@@ -1,18 +1,15 @@
 """The picture of batch quality: every policy on every long array, the critical ratio from 1 up; for the README."""
 
-import io
-import re
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-from curve_pictures import GREY, STYLE
+from curve_pictures import GREY, svg_of
 from matplotlib.figure import Figure
+from workloads import SAMPLES
 
 from odb_stream.cli.pictures import PALETTE
 
 RANKS = 8
-LEAST_SAMPLES = 20_000
 POLICIES = {  # name in the figures -> words, colour, marker
     "packed (default)": ("odb_stream, packed", PALETTE[2], "D"),
     "anchored (default)": ("odb_stream, padded", PALETTE[0], "o"),
@@ -24,17 +21,13 @@ POLICIES = {  # name in the figures -> words, colour, marker
 
 def write(figures: dict[str, Any], folder: Path) -> None:
     """``quality.svg``; the same each time."""
-    file = io.StringIO()
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "quality"}):
-        draw(figures).savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = re.sub(r"\s*<metadata>.*?</metadata>", "", file.getvalue(), flags=re.S)
     folder.mkdir(exist_ok=True)
-    (folder / "quality.svg").write_text("\n".join(map(str.rstrip, text.splitlines())) + "\n", encoding="utf-8")
+    (folder / "quality.svg").write_text(svg_of("quality", lambda: draw(figures)), encoding="utf-8")
 
 
 def draw(figures: dict[str, Any]) -> Figure:
     """An array a line, a policy a mark."""
-    rows = [one for one in figures["rows"] if one["ranks"] == RANKS and one["samples"] >= LEAST_SAMPLES]
+    rows = [one for one in figures["rows"] if one["ranks"] == RANKS and one["samples"] >= SAMPLES]
     arrays = list(dict.fromkeys(one["array"] for one in rows))[::-1]
     figure = Figure(figsize=(7.6, 0.34 * len(arrays) + 1.3), layout="constrained")
     axes = figure.subplots()

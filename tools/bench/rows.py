@@ -36,14 +36,22 @@ class Rows:
         return {"input_ids": ids}
 
 
-class Tensors(Rows):
-    """The same for loaders that want tensors with a mask and labels."""
+class AsTensors:
+    """A dataset for the published package, which wants tensors and a mask."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         import torch
 
-        ids = torch.from_numpy(super().__getitem__(index)["input_ids"])
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
+        item = self.dataset[index]
+        ids = torch.as_tensor(np.asarray(item["input_ids"], dtype=np.int64))
+        labels = torch.as_tensor(np.asarray(item.get("labels", item["input_ids"]), dtype=np.int64))
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
 
 
 class Integers:

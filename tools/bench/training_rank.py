@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from rows import VOCABULARY, Rows, Tensors, pad
+from rows import VOCABULARY, AsTensors, Rows, pad
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -65,7 +65,7 @@ def published(job: dict[str, Any]) -> Iterator[Step]:
     """
     import odb
 
-    rows: Any = Tensors(job["lengths"])
+    rows: Any = AsTensors(Rows(job["lengths"]))
     loader = odb.ODBDataLoader(
         rows, token_budget=job["budget"], sampler=DistributedSampler(rows, seed=job["seed"]), batch_size=1,
         num_workers=job["workers"], prefetch_factor=job["published_window"] // job["workers"], collate_fn=pad,
