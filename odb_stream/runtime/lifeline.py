@@ -11,18 +11,19 @@ import os
 import secrets
 import selectors
 import socket
-import time
 import weakref
 from collections.abc import Callable, Sequence
 
 from odb_stream.runtime.addresses import own_addresses
+from odb_stream.runtime.dialing import dial
 from odb_stream.runtime.news import News
 
 HUB = 0
 LINE_KEY = "lifeline"
 WORD_BYTES = 16
-ADDRESS_SECONDS = 2.0
-CONNECT_SECONDS = 10.0
+HELLO_BYTES = WORD_BYTES + 4
+TAKEN = b"!"
+"""Said by a caller that keeps the line: it calls at several addresses, and hanging up on the others is no death."""
 KEEP_ALIVE_SECONDS = 60  # so that a firewall does not forget an idle connection
 
 logger = logging.getLogger(__name__)
@@ -65,24 +66,13 @@ class Lifelines:
         Then only the heartbeat is left.
         """
         port, addresses, word, answer = json.loads(invitation)
-        self._word, self._answer = bytes.fromhex(word), bytes.fromhex(answer)
-        give_up = time.monotonic() + CONNECT_SECONDS
-        hello = self._word + self._rank.to_bytes(4, "big")
-        for address in addresses:
-            seconds = min(ADDRESS_SECONDS, give_up - time.monotonic())
-            if seconds <= 0:
-                break
-            try:
-                line = socket.create_connection((address, port), timeout=seconds)
-            except OSError:
-                continue
-            # Another machine may have the same private address, and anything may listen there.
-            with contextlib.suppress(OSError):
-                line.sendall(hello)
-                if line.recv(len(self._answer), socket.MSG_WAITALL) == self._answer:
-                    self._adopt(line, HUB)
-                    return True
-            line.close()
+        hello = bytes.fromhex(word) + self._rank.to_bytes(4, "big")
+        line = dial(addresses, port, hello, bytes.fromhex(answer))
+        if line is not None:
+            with contextlib.suppress(OSError):  # its end is heard when this rank listens
+                line.send(TAKEN)
+            self._adopt(line, HUB)
+            return True
         logger.warning(
             "rank %d found no way to connect to rank %d, port %d of %s: if a rank is killed, the others only notice "
             "after the timeout",
@@ -139,22 +129,22 @@ class Lifelines:
         return ()
 
     def _introduce(self, caller: socket.socket) -> Sequence[News]:
-        """Take what a caller says until it has said who it is; hang up on strangers."""
+        """Take what a caller says until it has said who it is, was answered, and keeps the line; hang up on others."""
         said = self._callers.pop(caller)
         try:
-            more = caller.recv(len(self._word) + 4 - len(said))
+            more = caller.recv((HELLO_BYTES if len(said) < HELLO_BYTES else HELLO_BYTES + len(TAKEN)) - len(said))
+            said += more
+            if len(said) == HELLO_BYTES and said.startswith(self._word):
+                caller.send(self._answer)
         except OSError:
             more = b""
-        said += more
-        if not more or not self._word.startswith(said[: len(self._word)]):
+        if not more or not self._word.startswith(said[:WORD_BYTES]):
             self._drop(caller)
-        elif len(said) < len(self._word) + 4:
+        elif len(said) <= HELLO_BYTES:
             self._callers[caller] = said
         else:
             self._poll.unregister(caller)
-            with contextlib.suppress(OSError):
-                caller.send(self._answer)
-            self._adopt(caller, int.from_bytes(said[len(self._word) :], "big"))
+            self._adopt(caller, int.from_bytes(said[WORD_BYTES:HELLO_BYTES], "big"))
         return ()
 
     def _adopt(self, line: socket.socket, rank: int) -> None:

@@ -85,9 +85,13 @@ def run_ranks(
 
 
 def values(outcomes: list[Outcome]) -> list[Any]:
-    """What the ranks returned; fails when one raised."""
-    for rank, outcome in enumerate(outcomes):
-        assert not outcome.error, f"rank {rank} raised {outcome.error}: {outcome.text}\n{outcome.output}"
+    """What the ranks returned; fails when one raised, and then shows all of them: the first is seldom the cause."""
+    raised = [
+        f"rank {rank} raised {outcome.error}: {outcome.text}\n{outcome.output}"
+        for rank, outcome in enumerate(outcomes)
+        if outcome.error
+    ]
+    assert not raised, "\n".join(raised)
     return [outcome.value for outcome in outcomes]
 
 
@@ -162,6 +166,7 @@ def join_group(rank: int, size: int, talk: Connection) -> None:
     else:
         store = dist.TCPStore("127.0.0.1", talk.recv(), size, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    dist.barrier()  # a short function may be through, and the store's host gone, before others have come so far
 
 
 def eventually(condition: Callable[[], bool]) -> None:

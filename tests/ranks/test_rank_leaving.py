@@ -1,5 +1,6 @@
 """One rank leaves while the others go on: they stop together where the agreed steps end, and nobody waits."""
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -160,6 +161,30 @@ def end_at_different_times() -> list[int]:
 def test_the_first_rank_to_end_takes_nothing_from_the_others() -> None:
     results = values(run_ranks(end_at_different_times, 3))
     assert sorted(n for numbers in results for n in numbers) == list(range(180))
+
+
+def slow_at_the_start(frame: Any, event: str, argument: Any) -> None:
+    """A profile function under which the first use of the store by the heartbeat of a rank takes long."""
+    if event == "call" and frame.f_code.co_name == "_beat":
+        sys.setprofile(None)
+        threading.Event().wait(3)
+
+
+def meet_a_slow_hub() -> list[int]:
+    if dist.get_rank() == 0:
+        threading.setprofile(slow_at_the_start)
+    with Case((20, 20, 20)).loader() as stream:
+        return [n for step in take(iter(stream), 1000) for n in step]
+
+
+def test_a_rank_that_waits_for_a_slow_answer_is_not_taken_for_dead() -> None:
+    """The store's host looks up the names of those who connect, and may hang for seconds where no name server answers.
+
+    Fails when a rank gives a line up that rank 0 comes to later.
+    """
+    outcomes = run_ranks(meet_a_slow_hub, 3)
+    assert sorted(n for numbers in values(outcomes) for n in numbers) == list(range(60))
+    assert not any("found no way to connect" in outcome.output for outcome in outcomes)
 
 
 def slow_to_send(frame: Any, event: str, argument: Any) -> None:

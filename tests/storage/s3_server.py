@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -68,15 +69,17 @@ def running_server(folder: Path) -> "Iterator[S3Server]":
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Ports of loopback that nobody listens on now.
+
+    Below those that the system gives to callers: while the server is down, a call from anywhere would take its port.
+    """
+    highest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found: list[int] = []
+    candidates = iter(random.SystemRandom().sample(range(10_000, highest), 50 * count))
+    while len(found) < count:
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", next(candidates))) as one:
+            found.append(one.getsockname()[1])
+    return found
 
 
 class S3Server:

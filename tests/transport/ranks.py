@@ -7,7 +7,6 @@ Left or PeerError that it raises, is sent back as an ``Outcome``.
 import multiprocessing
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -145,8 +144,6 @@ def run_process(
     args: tuple[Any, ...],
 ) -> None:
     """What one rank's process does."""
-    # For each connection to a store, torch asks for a host's name; where no name server answers, that takes 5 s.
-    os.environ["RES_OPTIONS"] = "timeout:1 attempts:1"
     import torch.distributed as dist
 
     from odb_stream.runtime.gloo import Gloo
@@ -158,6 +155,7 @@ def run_process(
         host, port = address or line.recv()
         store = dist.TCPStore(host, port, wait_for_workers=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    dist.barrier()  # a short body may be through, and the store's host gone, before others have come so far
     _report(line, body, lambda: Gloo(World(rank, size), **settings), line, *args)
 
 
@@ -185,10 +183,3 @@ def open_descriptors() -> int:
 
 def native_threads() -> int:
     return len(os.listdir("/proc/self/task"))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

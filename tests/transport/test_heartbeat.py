@@ -1,8 +1,7 @@
-"""Signs of life: clocks, ages, lifelines, and what a rank concludes from them."""
+"""Signs of life: clocks, ages, and what a rank concludes from them."""
 
-import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from memory_store import MemoryStore
 
 from odb_stream.runtime import heartbeat
-from odb_stream.runtime.addresses import own_addresses
 from odb_stream.runtime.heartbeat import MOST_SECONDS, Ages, Heartbeat, RunningClock
 from odb_stream.runtime.lifeline import Lifelines
 from odb_stream.runtime.news import News
@@ -39,95 +37,6 @@ def test_an_age_is_the_time_since_the_last_change(readings: Sequence[tuple[int, 
         last = counts
     expected = {rank: now - at for rank, at in enumerate(changed) if now - at > 2}
     assert ages.older_than(2, now) == expected
-
-
-@pytest.fixture
-def pair() -> Iterator[tuple[Lifelines, Lifelines]]:
-    """The hub, and rank 1 connected to it."""
-    hub, other = Lifelines(0), Lifelines(1)
-    invitation = hub.invite(2)
-    answering = threading.Thread(target=listen_until, args=(hub, lambda _: bool(hub._lines)))
-    answering.start()
-    assert other.connect(invitation)
-    answering.join()
-    yield hub, other
-    for lifelines in (hub, other):
-        lifelines.close_sockets()
-
-
-def listen_until(lifelines: Lifelines, done: Callable[[list[News]], bool]) -> list[News]:
-    heard: list[News] = []
-    for _ in range(100):
-        heard += lifelines.listen(0.1)
-        if done(heard):
-            break
-    return heard
-
-
-def heard_by(lifelines: Lifelines) -> list[News]:
-    return listen_until(lifelines, bool)
-
-
-@pytest.mark.parametrize("ends", [0, 1])
-def test_the_end_of_a_line_is_a_death(pair: tuple[Lifelines, Lifelines], ends: int) -> None:
-    pair[ends].close()
-    assert heard_by(pair[1 - ends]) == [News("died", (ends,))]
-
-
-@pytest.mark.parametrize("ends", [0, 1])
-def test_but_not_of_a_rank_that_has_said_that_it_leaves(pair: tuple[Lifelines, Lifelines], ends: int) -> None:
-    news = News("left", (ends,))
-    pair[ends].say(News("died", (7,)))
-    pair[ends].say(news)
-    pair[ends].close()
-    other = pair[1 - ends]
-    assert listen_until(other, lambda _: not other._lines) == [News("died", (7,)), news]
-
-
-def test_waking_ends_a_wait(pair: tuple[Lifelines, Lifelines]) -> None:
-    pair[0].wake()
-    assert pair[0].listen(PATIENCE) == []
-
-
-def test_strangers_are_turned_away() -> None:
-    hub, stranger = Lifelines(0), Lifelines(1)
-    invitation = hub.invite(2)
-    answering = threading.Thread(target=listen_until, args=(hub, lambda _: bool(hub._lines)))
-    answering.start()
-    wrong = invitation.replace(hub._word.hex(), "00" * 16)
-    assert not stranger.connect(wrong)
-    assert stranger.connect(invitation)
-    answering.join()
-    assert list(hub._lines.values()) == [1]
-    stranger.close()
-    hub.close()
-
-
-def test_a_hello_may_come_in_pieces() -> None:
-    hub = Lifelines(0)
-    hub.invite(2)
-    assert hub._listener is not None
-    with socket.create_connection(("127.0.0.1", hub._listener.getsockname()[1])) as caller:
-        for byte in [*hub._word, 0, 0, 0, 1]:
-            caller.sendall(bytes([byte]))
-            hub.listen(0.1)
-        listen_until(hub, lambda _: bool(hub._lines))
-        assert caller.recv(16) == hub._answer
-    hub.close()
-
-
-def test_nobody_answers(caplog: pytest.LogCaptureFixture) -> None:
-    lifelines = Lifelines(3)
-    assert not lifelines.connect('[9, ["127.0.0.1"], "00", "11"]')
-    assert "rank 3 found no way to connect to rank 0, port 9 of 127.0.0.1" in caplog.text
-    lifelines.close()
-
-
-def test_loopback_addresses_come_last() -> None:
-    addresses = own_addresses()
-    assert "127.0.0.1" in addresses
-    ranks = [address.startswith("127.") or address == "::1" for address in addresses]
-    assert ranks == sorted(ranks)
 
 
 class Crew:

@@ -229,7 +229,7 @@ def leave_at_some_moment(build: Build, line: Connection, size: int) -> list[int]
             alarm.start()
         with pytest.raises(Left if leaver else PeerError) as caught:
             gather_for_ever(transport, counts)
-        assert leaver or f"rank {number % size} left" in str(caught.value)
+        assert leaver or f"rank {number % size} left" in str(caught.value), caught.value
         transport.close()
         if leaver:
             alarm.join()
