@@ -9,4 +9,4 @@ settings.load_profile("repeatable")
 
 # The store of torch.distributed looks up the name of every address that connects to it. Where the name server loses a
 # question, the C library asks again after 5 s, and the store stands still meanwhile.
-os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:3")

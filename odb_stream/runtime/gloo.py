@@ -105,7 +105,7 @@ class Gloo:
         try:
             if heartbeat.news is not None and len(needed) == self.size:
                 # This rank has not come, so nothing was decided. And the store may be gone, after a proper end.
-                raise heartbeat.news.error(self.rank)
+                raise self._stopped(heartbeat.news)
             future = link.jobs.submit(job)
             news_at = None
             while True:
@@ -122,7 +122,7 @@ class Gloo:
                 if link.left.is_set():
                     raise Left
                 if isinstance(result, News):
-                    raise result.error(self.rank)
+                    raise self._stopped(result)
                 return result
         finally:
             heartbeat.waiting = False
@@ -138,7 +138,7 @@ class Gloo:
             # through with an operation in which all have come together.
             at_once = self._link.in_operation and news.kind != "left"
             if at_once or now > (news_at or now) + GRACE_SECONDS:
-                raise news.error(self.rank)
+                raise self._stopped(news)
         elif heartbeat.lost is not None:
             if now > heartbeat.lost_at + GRACE_SECONDS:
                 raise self._explain(heartbeat.lost) from heartbeat.lost
@@ -165,4 +165,9 @@ class Gloo:
             still = heartbeat.still(MISSED_BEATS * self._interval)
             heartbeat.publish(News("died", still) if still else News("broken", (self.rank,), str(error)))
             news = heartbeat.wait_for_news(GRACE_SECONDS) or News("broken", (self.rank,), str(error))
+        return self._stopped(news)
+
+    def _stopped(self, news: News) -> Exception:
+        """The error of this rank after news; should the rank leave in its turn, it says the news first."""
+        self._heartbeat.cause = news
         return news.error(self.rank)

@@ -59,7 +59,7 @@ class Heartbeat:
     ``news`` is the first event that ended the work in common, the same on all ranks; after that there is nothing to
     beat for. ``gone`` holds the news about each rank that takes no part any more. ``lost`` is the error with which the
     store was lost, at ``lost_at`` by ``clock``. ``waiting`` is set by the thread that waits for other ranks: silence
-    only matters while one waits.
+    only matters while one waits. It also sets ``cause``, the news for which this rank gave up.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class Heartbeat:
         self._complete = False
         self._answered = self.clock.now()
         self.waiting = False
+        self.cause: News | None = None
         self.news: News | None = None
         self.gone: dict[int, News] = {}
         self.lost: RuntimeError | None = None
@@ -110,7 +111,10 @@ class Heartbeat:
     def leave(self) -> None:
         """Let all ranks know that this one leaves; returns at once, from any thread."""
         news = News("left", (self._rank,))
-        self._lines.say(news)  # here already: the process may end before the thread comes to it
+        # Here already: the process may end before the thread comes to it. The cause first, so that others, too, name
+        # the rank that began.
+        for one in [news] if self.cause is None else [self.cause, news]:
+            self._lines.say(one)
         self.publish(news)
 
     def wait_for_news(self, seconds: float) -> News | None:

@@ -85,6 +85,16 @@ def test_one_that_leaves_calls_off_what_the_others_wait_for() -> None:
         assert refusals == [News("left", (2,))]
 
 
+def test_one_that_leaves_because_of_another_names_that_one_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails when the others hear only that it left, should they hear of it before the one that began."""
+    with Crew() as crew:
+        said: list[News] = []
+        monkeypatch.setattr(crew.beats[1]._lines, "say", said.append)
+        crew.beats[1].cause = News("died", (2,))
+        crew.beats[1].leave()
+        assert said[:2] == [News("died", (2,)), News("left", (1,))]
+
+
 def test_silence_matters_only_while_one_waits() -> None:
     with Crew(timeout=0.3) as crew:
         crew.beats[2].stop(PATIENCE)
