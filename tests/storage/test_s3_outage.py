@@ -3,7 +3,7 @@
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -24,8 +24,8 @@ SMALL = 64 * 1024
 
 
 @contextmanager
-def on_the_first_retry(action: Callable[[], None]) -> Iterator[None]:
-    """Do something, in a thread, as soon as a request is tried again; it must have been done by the end."""
+def killed_until_the_first_retry(server: S3Server) -> Iterator[None]:
+    """Kill a server, and start it again, in a thread, as soon as a request is tried again; one must be by the end."""
     retried = threading.Event()
 
     class Watch(logging.Handler):
@@ -35,18 +35,21 @@ def on_the_first_retry(action: Callable[[], None]) -> Iterator[None]:
 
     def act() -> None:
         if retried.wait(60):
-            action()
+            server.start()
 
     watch, thread = Watch(), threading.Thread(target=act)
     logger = logging.getLogger("odb_stream.shardio.storage.retries")
-    logger.addHandler(watch)
-    thread.start()
+    logger.addHandler(watch)  # first: what reads ahead may notice at once, and says so once
     try:
-        yield
-        assert retried.is_set(), "nothing was tried again: the server was not needed after its death"
+        server.kill()
+        thread.start()
+        try:
+            yield
+            assert retried.is_set(), "nothing was tried again: the server was not needed after its death"
+        finally:
+            retried.set()
+            thread.join(60)
     finally:
-        retried.set()
-        thread.join(60)
         logger.removeHandler(watch)
 
 
@@ -56,8 +59,7 @@ def test_a_stream_goes_on_when_the_server_is_back(mortal_s3: S3Server) -> None:
     storage.write_atomic(f"{ROOT}/a.bin", data, options)
     with storage.open_stream(f"{ROOT}/a.bin", 10, options) as stream:
         start = stream.read(1_000_000)
-        mortal_s3.kill()
-        with on_the_first_retry(mortal_s3.start):
+        with killed_until_the_first_retry(mortal_s3):
             rest = stream.read()
     assert start + rest == data[10:]
     nothing_fetches()
@@ -74,8 +76,7 @@ def test_a_loader_goes_on_with_every_sample_once(mortal_s3: S3Server) -> None:
     with loader(f"{ROOT}/s-*.tar", options) as stream:
         batches = iter(stream)
         steps = [odb.pop_step(next(batches)).refs]
-        mortal_s3.kill()
-        with on_the_first_retry(mortal_s3.start):
+        with killed_until_the_first_retry(mortal_s3):
             steps += [odb.pop_step(batch).refs for batch in batches]
         assert stream.report()["dropped"] == {}
     assert steps == undisturbed
