@@ -29,7 +29,7 @@ types: $(INSTALLED) ## mypy --strict on the package
 wheel: $(INSTALLED) ## build the wheel, install it alone in a new environment, and try its commands there
 	$(BIN)/python tools/check_wheel.py
 
-bench: $(INSTALLED) ## measure beside other systems, and write docs/benchmarks.md and its JSON files; takes an hour
+bench: $(INSTALLED) ## measure beside other systems, and write docs/benchmarks.md and its JSON files; takes half an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[bench]"
 	$(BIN)/python tools/bench
 
