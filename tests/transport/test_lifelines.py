@@ -29,6 +29,16 @@ def pair() -> Iterator[tuple[Lifelines, Lifelines]]:
         lifelines.close_sockets()
 
 
+@pytest.fixture
+def called() -> Iterator[tuple[Lifelines, socket.socket]]:
+    """The hub, and a caller that has said nothing yet."""
+    hub = Lifelines(0)
+    port = json.loads(hub.invite(2))[0]
+    with socket.create_connection(("127.0.0.1", port)) as caller:
+        yield hub, caller
+    hub.close()
+
+
 def listen_until(lifelines: Lifelines, done: Callable[[list[News]], bool]) -> list[News]:
     heard: list[News] = []
     for _ in range(100):
@@ -77,33 +87,26 @@ def test_strangers_are_turned_away() -> None:
     hub.close()
 
 
-def test_a_hello_may_come_in_pieces() -> None:
-    hub = Lifelines(0)
-    hub.invite(2)
-    assert hub._listener is not None
-    with socket.create_connection(("127.0.0.1", hub._listener.getsockname()[1])) as caller:
-        for byte in [*hub._word, 0, 0, 0, 1]:
-            caller.sendall(bytes([byte]))
-            hub.listen(0.1)
-        assert caller.recv(16) == hub._answer
-        caller.sendall(TAKEN)
-        listen_until(hub, lambda _: bool(hub._lines))
+def test_a_hello_may_come_in_pieces(called: tuple[Lifelines, socket.socket]) -> None:
+    hub, caller = called
+    for byte in [*hub._word, 0, 0, 0, 1]:
+        caller.sendall(bytes([byte]))
+        hub.listen(0.1)
+    assert caller.recv(16) == hub._answer
+    caller.sendall(TAKEN)
+    listen_until(hub, lambda _: bool(hub._lines))
+    caller.close()
     assert heard_by(hub) == [News("died", (1,))]
-    hub.close()
 
 
-def test_a_caller_that_hangs_up_before_it_keeps_the_line_is_no_death() -> None:
+def test_a_caller_that_hangs_up_before_it_keeps_the_line_is_no_death(called: tuple[Lifelines, socket.socket]) -> None:
     """Fails when the hub takes one that it has answered for one that keeps the line."""
-    hub = Lifelines(0)
-    hub.invite(2)
-    assert hub._listener is not None
-    with socket.create_connection(("127.0.0.1", hub._listener.getsockname()[1])) as caller:
-        caller.sendall(hub._word + bytes(4))
-        listen_until(hub, lambda _: bool(hub._callers))
-        listen_until(hub, lambda _: any(said for said in hub._callers.values()))
+    hub, caller = called
+    caller.sendall(hub._word + bytes(4))
+    listen_until(hub, lambda _: any(hub._callers.values()))
+    caller.close()
     assert listen_until(hub, lambda _: not hub._callers) == []
     assert hub._lines == {}
-    hub.close()
 
 
 def test_of_several_calls_one_is_kept() -> None:
@@ -153,8 +156,9 @@ def test_the_first_address_that_answers_right_is_kept(others: list[bytes | None]
     assert line is not None
     assert line.getpeername() == (names[-1], port)
     line.close()
-    for one in [*threads, *listeners]:
-        one.join(PATIENCE) if isinstance(one, threading.Thread) else one.close()
+    for thread, listener in zip(threads, listeners, strict=True):
+        thread.join(PATIENCE)
+        listener.close()
 
 
 def test_nobody_answers(caplog: pytest.LogCaptureFixture) -> None:
