@@ -16,6 +16,9 @@ from outputs import difference
 SECONDS = 200.0
 COPIED = ("docs", "odb_stream", "pipelines", "shards", "tools")
 """Folders of the checkout that a page finds: copies, so that nothing that it writes reaches the checkout."""
+LEFT_OUT = ("PYTHONUNBUFFERED", "COLUMNS", "FORCE_COLOR")
+"""Variables under which outputs look otherwise. Unbuffered, the lines that ranks print into one pipe come out torn:
+``print`` then writes a line and its end one after the other."""
 NOTEBOOK = Path(__file__).parent / "page_notebook.py"
 
 
@@ -125,7 +128,7 @@ def _run(
 def _environment() -> dict[str, str]:
     """This process's variables, with the programs of its interpreter first on the path, on the CPU and on loopback."""
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in LEFT_OUT},
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",  # several processes share few cores: threads that wait for each other spin

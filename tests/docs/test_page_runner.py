@@ -96,6 +96,15 @@ def test_stand_ins_take_the_place_of_what_a_page_says(folder: Path) -> None:
     assert run(text, folder, stand_ins={"http://far": "http://near"}) == []
 
 
+def test_what_the_shell_says_of_outputs_does_not_count(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unbuffered, two ranks that print into one pipe tear each other's lines, now and then."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    program = "import shutil, sys; print(sys.stdout.write_through, shutil.get_terminal_size().columns)"
+    text = page(block("sh", f'python -c "{program}" | cat'), "<!-- same output -->", block("text", "False 80"))
+    assert run(text, folder) == []
+
+
 def test_the_programs_are_those_of_this_interpreter(folder: Path) -> None:
     text = page(block("sh", "python -c 'import sys; print(sys.prefix)'"), "<!-- same output -->")
     assert run(text + "\n" + block("text", sys.prefix), folder) == []
