@@ -25,7 +25,8 @@ class Fault:
 
     ``status`` answers with an error; ``drop_after`` breaks the connection after so many bytes of the body; ``stall``
     answers nothing until the server ends; ``whole`` sends everything whatever was asked for; ``e_tag`` gives another
-    ETag; ``length_off`` adds to the stated length and ``no_length`` leaves it out.
+    ETag; ``length_off`` adds to the stated length and ``no_length`` leaves it out; ``then_holds`` is what the file
+    holds for all later requests.
     """
 
     status: int | None = None
@@ -36,6 +37,7 @@ class Fault:
     e_tag: str | None = None
     length_off: int = 0
     no_length: bool = False
+    then_holds: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         server = self.server_of_test
         server.seen.append(Seen(self.command, self.path, {name.lower(): text for name, text in self.headers.items()}))
-        fault = server.faults.popleft() if server.faults else server.always or Fault()
+        try:
+            fault = server.faults.popleft()  # one step: two requests may come at once
+        except IndexError:
+            fault = server.always or Fault()
         if fault.stall:
             server.ending.wait(60)
             self.close_connection = True
@@ -126,6 +131,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.status is not None or data is None:
             self._refuse(fault.status or 404, fault.body)
             return
+        if fault.then_holds is not None:
+            server.files[self.path.partition("?")[0]] = fault.then_holds
         e_tag = fault.e_tag or f'"{hashlib.sha256(data).hexdigest()[:16]}"'
         if self.headers.get("If-Match", e_tag) != e_tag:
             self._refuse(412, b"")

@@ -23,7 +23,8 @@ from odb_stream.shardio.options import Storage
 BUCKET = "shards"
 FULL = ("full-key-id", "full-secret-0123456789")
 READER = ("reader-key-id", "reader-secret-0123456789")
-PATIENCE = 60.0
+PATIENCE = 180.0
+"""Seconds in which the server starts: after a kill it may look for its data for 20 s on a machine at rest."""
 
 IDENTITIES = {
     "identities": [

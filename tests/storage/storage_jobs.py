@@ -33,7 +33,7 @@ def read_until_the_server_dies(urls: list[str], options: Storage, server: int) -
 
     started = time.monotonic()
     try:
-        with loader(urls, options, timeout=60) as stream:
+        with loader(urls, options) as stream:
             for step, _ in enumerate(stream):
                 if step == 0 and dist.get_rank() == 0:
                     os.kill(server, signal.SIGKILL)

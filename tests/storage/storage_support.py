@@ -4,7 +4,6 @@ import io
 import random
 import tarfile
 import threading
-from collections.abc import Callable
 
 
 def fetching_threads() -> list[threading.Thread]:
@@ -15,7 +14,7 @@ def fetching_threads() -> list[threading.Thread]:
 def nothing_fetches() -> None:
     """Wait for the end of the threads of closed streams."""
     for thread in fetching_threads():
-        thread.join(20)
+        thread.join(60)
     assert not fetching_threads()
 
 
@@ -29,12 +28,3 @@ def make_shard(first: int, samples: int, size: int = 2_000) -> bytes:
             info.size = len(text)
             tar.addfile(info, io.BytesIO(text.encode()))
     return stream.getvalue()
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until something is so; fail after 30 s."""
-    for _ in range(1500):
-        if condition():
-            return
-        threading.Event().wait(0.02)
-    raise AssertionError(f"still not so after 30 s: {what}")

@@ -155,13 +155,11 @@ def test_an_answer_that_ignores_the_demand_is_compared(http: FaultyServer, addre
 
 def test_an_object_that_shrank(http: FaultyServer, address: str) -> None:
     http.tagged = False
-    http.faults.append(Fault(drop_after=650_000))
+    http.faults.append(Fault(drop_after=650_000, then_holds=DATA[:600_000]))
     with storage.open_stream(address, 0, LASTING) as stream:
-        start = stream.read(10)
-        http.files["/a.tar"] = DATA[:600_000]
+        assert stream.read(10) == DATA[:10]
         with pytest.raises(ShardError, match="replaced"):
             stream.read()
-    assert start == DATA[:10]
 
 
 def test_offsets_at_and_beyond_the_end(http: FaultyServer, address: str) -> None:
@@ -227,6 +225,7 @@ def test_no_globs_and_no_writing(http: FaultyServer, address: str) -> None:
 def test_closing_early_ends_the_thread_at_once(http: FaultyServer) -> None:
     http.files["/big"] = bytes(30_000_000)
     options = Storage(read_ahead=100_000)
+    nothing_fetches()  # threads of earlier tests may not be quite at their end
     with storage.open_stream(f"{http.url}/big", options=options) as stream:
         stream.read(10)
         assert len(fetching_threads()) == 1
@@ -251,7 +250,7 @@ def test_closing_ends_the_wait_for_the_next_try(http: FaultyServer, monkeypatch:
     logging.getLogger("odb_stream.shardio.storage.retries").addHandler(watch)
     try:
         with storage.open_stream(f"{http.url}/a.tar", options=Storage(retry_seconds=7200)):
-            assert retrying.wait(20)
+            assert retrying.wait(60)
         nothing_fetches()
     finally:
         logging.getLogger("odb_stream.shardio.storage.retries").removeHandler(watch)

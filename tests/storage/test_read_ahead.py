@@ -25,10 +25,10 @@ def test_the_fetcher_waits_for_room() -> None:
 
     thread = threading.Thread(target=fetch)
     thread.start()
-    assert full.wait(20)
+    assert full.wait(60)
     assert put == [0, 1, 2, 3]  # 90 bytes are less than 100, 120 are not
     assert b"".join(iter(buffer.take, b"")) == b"".join(bytes([number]) * 30 for number in range(20))
-    thread.join(20)
+    thread.join(60)
     assert put == list(range(20))
 
 
@@ -44,9 +44,9 @@ def test_closing_frees_the_fetcher() -> None:
 
     thread = threading.Thread(target=fetch)
     thread.start()
-    assert first_is_in.wait(20)
+    assert first_is_in.wait(60)
     buffer.close()
-    thread.join(20)
+    thread.join(60)
     assert results == [True, False]
     assert buffer.closed_within(1000) is True
     assert buffer.take() == b""

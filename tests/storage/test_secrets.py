@@ -152,10 +152,10 @@ def test_what_a_server_is_told(http: FaultyServer) -> None:
 
 
 def test_a_signed_address_keeps_its_query_for_the_index(http: FaultyServer, caplog: pytest.LogCaptureFixture) -> None:
-    address = f"{http.url}/a.tar?sign=hidden-signature"
-    assert index.index_address(address) == f"{http.url}/a.tar.idx.json?sign=hidden-signature"
-    http.files["/a.tar"] = make_shard(0, 3)
-    http.files["/a.tar.idx.json"] = b"{}"
+    address = f"{http.url}/signed/a.tar?sign=hidden-signature"
+    assert index.index_address(address) == f"{http.url}/signed/a.tar.idx.json?sign=hidden-signature"
+    http.files["/signed/a.tar"] = make_shard(0, 3)
+    http.files["/signed/a.tar.idx.json"] = b"{}"
     with pytest.raises(ShardError, match=r"/a\.tar\.idx\.json: the index is not a JSON object"):
         index.read_index(address)
     # A signature for the shard alone: whether there is an index cannot be told.
