@@ -13,7 +13,7 @@ from accelerate_ranks import Scored, evaluate_and_save, train_epoch, unnamed
 from ranks_support import run_ranks, values
 from ranks_training import model, numbers_of
 from torch.utils.data import DataLoader
-from trainer_cases import Watch, alone, check_alone, loss_of_all
+from trainer_cases import DEADLINE, Watch, alone, check_alone, loss_of_all
 
 import odb_stream as odb
 from odb_stream.adapters import accelerate as adapter
@@ -60,7 +60,7 @@ def test_what_does_not_go_with_a_loader_is_refused_by_name() -> None:
 
 def test_ranks_that_accelerate_does_not_see_are_refused() -> None:
     """On CPUs it starts torch.distributed, but trains each rank alone unless it is told ``cpu=True``."""
-    for outcome in run_ranks(unnamed, 2):
+    for outcome in run_ranks(unnamed, 2, deadline=DEADLINE):
         assert outcome.error == "ConfigError"
         assert "built for 2 ranks, but accelerate runs 1" in outcome.text
 
@@ -129,7 +129,7 @@ def test_a_folder_without_the_loaders_state_is_refused(tmp_path: Path) -> None:
 
 def test_two_ranks_evaluate_as_one_and_one_goes_on_from_their_checkpoint(tmp_path: Path) -> None:
     """Fails when evaluation takes the mean of steps, or a state is loaded as that of another number of ranks."""
-    outcomes = values(run_ranks(evaluate_and_save, 2, str(tmp_path), 3))
+    outcomes = values(run_ranks(evaluate_and_save, 2, str(tmp_path), 3, deadline=DEADLINE))
     assert [loss for loss, _ in outcomes] == pytest.approx([loss_of_all(Scored().model, range(41))] * 2, rel=1e-12)
     with alone() as stream:
         adapter.prepare(accelerating := accelerator(), stream)

@@ -3,13 +3,13 @@
 import pytest
 from accelerate_ranks import train_all
 from ranks_support import run_ranks, values
-from trainer_cases import cases, check
+from trainer_cases import DEADLINE, cases, check
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_train_as_one_process(ranks: int) -> None:
     """Fails when the division by the accumulation is left in, or the short last window is not stepped."""
-    results = values(run_ranks(train_all, ranks))
+    results = values(run_ranks(train_all, ranks, deadline=DEADLINE))
     for name, case in cases(ranks).items():
         check(case, [of_rank[name] for of_rank in results])

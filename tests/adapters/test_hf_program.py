@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from torchrun_support import finish, kill_after, start
+from torchrun_support import finish, kill_held, start
 
 pytestmark = pytest.mark.slow
 
@@ -14,10 +14,12 @@ SMALL = ("--budget", "1024")
 STEPS, KILLED_AT, SAVED_EACH = 10, 7, 3
 
 
-def started(folder: Path, *more: str, ranks: int = 2) -> subprocess.Popen[str]:
+def started(
+    folder: Path, *more: str, ranks: int = 2, held: tuple[int, str] | None = None
+) -> subprocess.Popen[str]:
     """The program, with checkpoints in the folder."""
     given = ("--steps", STEPS, "--save-steps", SAVED_EACH, "--output", folder / "output")
-    return start(PROGRAM, *given, "--report", folder / "report.json", *more, folder=folder, ranks=ranks)
+    return start(PROGRAM, *given, "--report", folder / "report.json", *more, folder=folder, ranks=ranks, held=held)
 
 
 def test_killed_and_resumed_it_ends_as_the_run_that_was_not(tmp_path: Path) -> None:
@@ -25,10 +27,8 @@ def test_killed_and_resumed_it_ends_as_the_run_that_was_not(tmp_path: Path) -> N
     for folder in folders:
         folder.mkdir()
     through = finish(started(folders[0], *SMALL), folders[0])
-    kill_after(started(folders[1], *SMALL), KILLED_AT, "'loss'")
-    saved = {path.name for path in (folders[1] / "output").iterdir()}
-    assert "checkpoint-6" in saved
-    assert f"checkpoint-{STEPS}" not in saved
+    kill_held(started(folders[1], *SMALL, held=(KILLED_AT, "'loss'")))
+    assert {path.name for path in (folders[1] / "output").iterdir()} == {"checkpoint-3", "checkpoint-6"}
     resumed = finish(started(folders[1], *SMALL), folders[1])
     assert through["loss"] == pytest.approx(resumed["loss"], abs=1e-6)
     assert through["eval_loss"] == pytest.approx(resumed["eval_loss"], abs=1e-6)

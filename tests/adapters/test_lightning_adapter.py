@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.loggers import CSVLogger
 from lightning_ranks import Module, save, trainer, validate
 from ranks_support import run_ranks, values
-from trainer_cases import Watch, alone, check_alone, loss_of_all
+from trainer_cases import DEADLINE, Watch, alone, check_alone, loss_of_all
 
 import odb_stream as odb
 from odb_stream.adapters.lightning import ExactLoss, LoaderDataModule
@@ -90,7 +90,7 @@ def test_the_steps_asked_for_are_an_upper_bound() -> None:
 def test_validation_is_the_mean_over_all_tokens_whatever_the_ranks() -> None:
     """Fails when steps are averaged, or idle ones counted."""
     expected = loss_of_all(Module().model, range(41))
-    ranks = values(run_ranks(validate, 2))
+    ranks = values(run_ranks(validate, 2, deadline=DEADLINE))
     given = LoaderDataModule(alone, lambda: alone(41, shuffle=False))
     (logged,) = trainer().validate(Module(), datamodule=given, verbose=False)
     assert [logged["val/loss"], *ranks] == pytest.approx([expected] * 3, rel=1e-6)
@@ -167,7 +167,7 @@ def test_a_run_goes_on_exactly_from_a_checkpoint_of_any_hook(tmp_path: Path, bou
 
 @pytest.mark.slow
 def test_a_checkpoint_of_two_ranks_is_gone_on_from_by_one(tmp_path: Path) -> None:
-    seen = [number for numbers in values(run_ranks(save, 2, str(tmp_path))) for number in numbers]
+    seen = [number for numbers in values(run_ranks(save, 2, str(tmp_path), deadline=DEADLINE)) for number in numbers]
     module = Module(watch := Watch())
     trainer(max_steps=1000).fit(module, datamodule=LoaderDataModule(alone), ckpt_path=tmp_path / "two.ckpt")
     assert sorted(seen + [number for numbers in watch.numbers for number in numbers]) == list(range(100))

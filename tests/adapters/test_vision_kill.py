@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from torchrun_support import finish, kill_after, start
+from torchrun_support import finish, kill_held, start
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +16,8 @@ def test_a_killed_run_ends_as_one_that_ran_through(tmp_path: Path) -> None:
     for folder in folders:
         folder.mkdir()
     through = finish(start(PROGRAM, folders[0], STEPS, folder=folders[0]), folders[0])
-    kill_after(start(PROGRAM, folders[1], STEPS, folder=folders[1]), KILLED_AT, "update")
+    kill_held(start(PROGRAM, folders[1], STEPS, folder=folders[1], held=(KILLED_AT, "update ")))
+    assert (folders[1] / "checkpoint.pt").exists()
     assert not (folders[1] / "report.json").exists()
     resumed = finish(start(PROGRAM, folders[1], STEPS, folder=folders[1]), folders[1])
     assert resumed["loss"] == pytest.approx(through["loss"], rel=1e-6)

@@ -5,18 +5,28 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from held_program import STANDS
+
 SECONDS = 300.0
+HELD_PROGRAM = Path(__file__).with_name("held_program.py")
 
 
-def start(program: Path, *given: object, folder: Path, ranks: int = 2) -> subprocess.Popen[str]:
-    """Start a program, alone or under torchrun; its errors go to a file in the folder."""
+def start(
+    program: Path, *given: object, folder: Path, ranks: int = 2, held: tuple[int, str] | None = None
+) -> subprocess.Popen[str]:
+    """Start a program, alone or under torchrun; its errors go to a file in the folder.
+
+    ``held``: it stands still where it has printed so many lines with a word, and waits to be killed.
+    """
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     quiet = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+    hold = [HELD_PROGRAM, *held] if held else []
     return subprocess.Popen(
-        [sys.executable, *launch, str(program), *map(str, given)],
+        [sys.executable, *launch, *map(str, [*hold, program, *given])],
         stdout=subprocess.PIPE,
         stderr=(folder / "errors").open("a"),
         stdin=subprocess.DEVNULL,
@@ -33,15 +43,15 @@ def finish(job: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
     return report
 
 
-def kill_after(job: subprocess.Popen[str], lines: int, word: str) -> None:
-    """Kill the ranks and what started them, once so many lines with a word were told."""
+def kill_held(job: subprocess.Popen[str]) -> None:
+    """Kill the ranks of a program that was started held, and what started them, once it stands still."""
     assert job.stdout is not None
-    told = (line for line in job.stdout if word in line)
-    assert sum(1 for _, _ in zip(range(lines), told, strict=False)) == lines, "it ended before"
+    assert any(line.strip() == STANDS for line in job.stdout), "it ended before"
     # Each rank leads a session of its own, so killing the launcher's group would leave them alive.
     ranks = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/stat") if _parent(path) == job.pid]
     for process in (job.pid, *ranks):
-        os.kill(process, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # a rank that saw another one's end may have ended by itself
+            os.kill(process, signal.SIGKILL)
     job.wait(SECONDS)
     job.stdout.close()
 

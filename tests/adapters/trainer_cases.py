@@ -14,6 +14,8 @@ import odb_stream as odb
 
 MOST_ERROR = 1e-6
 LEAST_UPDATES = 20
+DEADLINE = 240.0
+"""Seconds that ranks may take: importing the trainer takes many in each, on a busy machine."""
 SMALL = {"budget": odb.Budget(256), "rebalance": False}
 
 
@@ -108,4 +110,6 @@ def token_mean(logits: Any, batch: Mapping[str, Any]) -> Any:
     return losses(logits, batch["labels"], "mean")
 
 
-__all__ = ["RATE", "Watch", "alone", "cases", "check", "check_alone", "loss_of_all", "name_ranks", "token_mean"]
+__all__ = [
+    "DEADLINE", "RATE", "Watch", "alone", "cases", "check", "check_alone", "loss_of_all", "name_ranks", "token_mean",
+]  # fmt: skip

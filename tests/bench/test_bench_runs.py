@@ -23,7 +23,7 @@ SMALL = {
 
 def run(*words: str) -> str:
     done = subprocess.run(
-        [sys.executable, str(TOOLS), *words], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, str(TOOLS), *words], capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -74,9 +74,9 @@ def test_a_folder_that_cannot_be_made_is_an_error_in_words(refuses, chats, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_control_c_ends_with_130_and_one_line(recipe, workers):
-    endless = recipe(
-        NUMBERS_RECIPE.replace("def every_tenth(sample):", "def every_tenth(sample):\n    print('going', flush=True)")
-    )
+    # One write a line: unbuffered, `print` makes two, and those of two workers come out torn.
+    going = "def every_tenth(sample):\n    os.write(1, b'going\\n')"
+    endless = recipe("import os\n" + NUMBERS_RECIPE.replace("def every_tenth(sample):", going))
     command = [sys.executable, "-m", "odb_stream.cli.main", "run", str(endless), "--epochs", "100000000"]
     with subprocess.Popen(
         [*command, "--workers", str(workers), "--budget", "40"],

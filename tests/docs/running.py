@@ -13,7 +13,8 @@ from pathlib import Path
 from fences import EXECUTED, ROOT, Fence
 from outputs import difference
 
-SECONDS = 200.0
+SECONDS = 600.0
+"""After this a page counts as hung; none takes nearly as long."""
 COPIED = ("docs", "odb_stream", "pipelines", "shards", "tools")
 """Folders of the checkout that a page finds: copies, so that nothing that it writes reaches the checkout."""
 LEFT_OUT = ("PYTHONUNBUFFERED", "COLUMNS", "FORCE_COLOR")

@@ -73,9 +73,10 @@ def test_a_failing_block_is_named_with_its_place_and_output(
 
 def test_a_page_that_does_not_end_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "SECONDS", 1.0)
-    (found,) = run(page(block("sh", "true"), block("sh", "cat /dev/zero > /dev/null")), folder)
-    assert found.startswith("docs/made-up.md:6: this block failed:")
+    (found,) = run(page(block("sh", "cat /dev/zero > /dev/null"), block("sh", "touch later")), folder)
+    assert found.startswith("docs/made-up.md:3: this block failed:")
     assert "1 s went by" in found
+    assert not (folder / "later").exists()
 
 
 def test_an_output_that_differs_is_shown(folder: Path) -> None:

@@ -18,7 +18,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> str:
     tool = ROOT / "tools" / "make_reference.py"
     # In another folder and in a narrow terminal: neither may show.
     done = subprocess.run(
-        [sys.executable, str(tool), str(page)], cwd=page.parent, env={"PATH": "", "COLUMNS": "40"}, timeout=60,
+        [sys.executable, str(tool), str(page)], cwd=page.parent, env={"PATH": "", "COLUMNS": "40"}, timeout=300,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -5,18 +5,23 @@ import pty
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
-import torch.distributed as dist
+from live_support import Clock
 from ranks_support import run_ranks, values
 from ranks_training import Case
 
 import odb_stream as odb
 from odb_stream.live import LiveView
+from odb_stream.runtime import waits
+from odb_stream.runtime.gloo import Gloo
+from odb_stream.runtime.waits import Waits
 
 CASE = Case((60, 20), shuffle=False, settings={"window": 64})
-LATE = 0.5
-"""Seconds by which rank 1 is late."""
+WAITED = 10.0
+"""Seconds by the clock of a rank that its first gather takes; all else takes none."""
 
 
 @contextmanager
@@ -38,20 +43,47 @@ def a_terminal() -> Iterator[list[bytes]]:
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        yield got
+        with patch.dict(os.environ, TERM="xterm", COLUMNS="120"):
+            yield got
     finally:
         os.dup2(log, 2)
-        reader.join(20)
+        reader.join(60)
+
+
+@contextmanager
+def one_wait(clock: Clock) -> Iterator[None]:
+    """The clock moves on in the first gather of a loader's thread in the block, while the training loop waits too."""
+    begun, moves, on, gather = threading.Event(), iter([WAITED]), Waits.on, Gloo.gather
+
+    @contextmanager
+    def noted(self: Waits, stage: str) -> Iterator[None]:
+        with on(self, stage):
+            if stage == "trainer":
+                begun.set()
+            yield
+
+    def slow(self: Gloo, values: Any, **given: Any) -> Any:
+        found = gather(self, values, **given)
+        if threading.current_thread() is not threading.main_thread():
+            assert begun.wait(60)
+            clock.now += next(moves, 0.0)
+        return found
+
+    stands_still = patch.object(waits, "time", SimpleNamespace(perf_counter=clock))
+    with stands_still, patch.object(Waits, "on", noted), patch.object(Gloo, "gather", slow):
+        yield
 
 
 def watch() -> dict[str, Any]:
-    """Rank 1 begins late; each rank gives its figures, its padded tokens by step, and what was drawn."""
+    """Each rank gives its figures, its padded tokens by step, and what was drawn."""
     seen: list[dict[str, Any]] = []
-    padded = []
-    with a_terminal() as drawn, CASE.loader() as loader, LiveView(loader, every=0, callback=seen.append) as live:
-        dist.barrier()
-        if dist.get_rank() == 1:
-            threading.Event().wait(LATE)
+    padded, clock = [], Clock()
+    with (
+        one_wait(clock),
+        a_terminal() as drawn,
+        CASE.loader() as loader,
+        LiveView(loader, every=0, callback=seen.append, clock=clock) as live,
+    ):
         for batch in loader:
             padded.append(odb.pop_step(batch).padded_tokens)
             live.update()
@@ -69,11 +101,10 @@ def test_imbalance_waiting_for_peers_and_one_table() -> None:
         assert (last["rank"], last["ranks"], last["steps"]) == (number, 2, len(steps))
         assert abs(last["global"]["overall"]["imbalance"] - largest / mean) < 1e-9
         assert last["global"]["samples"] == sum(CASE.shares)
-        assert last["overall"]["wait_seconds"]["peers"] > 0
-    first = ranks[0]["first"]
-    assert first["trainer_waits_for"] == "peers"
-    assert first["verdict"].endswith("mostly for other ranks")
-    assert first["overall"]["wait_seconds"]["peers"] > LATE / 2
+        assert last["overall"]["wait_seconds"]["peers"] == WAITED
+        first = rank["first"]
+        assert first["trainer_waits_for"] == "peers"
+        assert first["verdict"] == "the trainer waits for data: 100.0% of the last 10.0 s, mostly for other ranks"
     assert "rank 0" in ranks[0]["drawn"]
     assert "imbalance" in ranks[0]["drawn"]
     assert not set("┃│\x1b") & set(ranks[1]["drawn"]), "log lines at most"
