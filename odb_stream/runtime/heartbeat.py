@@ -146,16 +146,18 @@ class Heartbeat:
     def _run(self) -> None:
         due = time.monotonic()
         while not self._stopping:
-            beats = self.lost is None and self._rank not in self.gone and (self.news is None or self.waiting)
-            for news in self._lines.listen(due - time.monotonic() if beats else self._interval):
+            for news in self._lines.listen(due - time.monotonic() if self._beats_on() else self._interval):
                 self._take(news, heard=True)
             self.clock.now()
             self._take_inbox()
-            if beats and time.monotonic() >= due:
+            if self._beats_on() and time.monotonic() >= due:  # asked anew: what was heard may be the store's end
                 self._guarded(self._beat)
                 due = time.monotonic() + self._interval
         self._take_inbox()
         self._lines.close()
+
+    def _beats_on(self) -> bool:
+        return self.lost is None and self._rank not in self.gone and (self.news is None or self.waiting)
 
     def _take_inbox(self) -> None:
         with self._known:
