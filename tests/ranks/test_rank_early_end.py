@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from ranks_support import descriptors, eventually, native_threads, nothing_is_left, run_ranks, values
+from ranks_support import PATIENCE, descriptors, eventually, native_threads, nothing_is_left, run_ranks, values
 from ranks_training import Case, numbers_of, take, watched_epoch
 
 import odb_stream as odb
@@ -68,18 +68,19 @@ def test_an_early_end_on_all_ranks_leaves_nothing_behind(how: str, workers: int,
     assert values(run_ranks(end_early, 3, how, workers)) == [caught] * 3
 
 
-def short_epochs() -> dict[str, list[int]]:
-    """Open descriptors and threads after the warm-up, after 50 epochs, and after 20 broken ones."""
-    found: dict[str, list[int]] = {"descriptors": [], "threads": []}
+def short_epochs() -> None:
+    """No more descriptors and threads than after the warm-up, after 50 epochs, and after 20 broken ones."""
+    counts: list[tuple[int, int]] = []
 
     def note() -> None:
         dist.barrier()
-        threads = [thread for thread in threading.enumerate() if thread.name == "odb_stream-prefetch"]
-        for thread in threads:
-            thread.join(20)
+        for thread in threading.enumerate():
+            if thread.name == "odb_stream-prefetch":
+                thread.join(PATIENCE)
         gc.collect()
-        found["descriptors"].append(descriptors())
-        found["threads"].append(native_threads())
+        counts.append((descriptors(), native_threads()))
+        # A thread that was joined is among the native ones for a moment more.
+        eventually(lambda: descriptors() <= counts[0][0] and native_threads() <= counts[0][1])
         dist.barrier()
 
     with FEW.loader() as stream:
@@ -98,7 +99,6 @@ def short_epochs() -> dict[str, list[int]]:
         watched_epoch(stream)
         note()
     nothing_is_left()
-    return found
 
 
 def test_epochs_leak_neither_descriptors_nor_threads() -> None:
@@ -106,9 +106,7 @@ def test_epochs_leak_neither_descriptors_nor_threads() -> None:
 
     Fails when a closed channel keeps the error that ended it: its traceback holds on to everything.
     """
-    for found in values(run_ranks(short_epochs, 2)):
-        assert len(set(found["descriptors"])) == 1
-        assert len(set(found["threads"])) == 1
+    values(run_ranks(short_epochs, 2))
 
 
 def build_and_drop(how: str) -> None:

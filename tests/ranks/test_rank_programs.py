@@ -61,7 +61,10 @@ def end_unclosed(how: str) -> None:
 def test_a_process_ends_cleanly_with_unclosed_loaders(how: str, code: int) -> None:
     """No hang, no abort ("terminate called"), no traceback of a thread that was cut off."""
     for outcome in run_ranks(end_unclosed, 2, how, method="spawn", exits={0: code, 1: code}):
-        assert (outcome.error, outcome.output) == ("", "")
+        assert outcome.error == ""
+        # Where rank 0 is the first to end, torch may warn rank 1 that the store is gone.
+        for trouble in ("Traceback", "terminate called", "Fatal Python error", "Exception ignored"):
+            assert trouble not in outcome.output, outcome.output
 
 
 def end_alone() -> str:

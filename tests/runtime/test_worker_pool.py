@@ -92,7 +92,7 @@ def surroundings() -> Iterator[None]:
     yield
     eventually(nothing_runs)
     eventually(lambda: descriptors() <= opened)
-    assert shared_memory() <= shared
+    eventually(lambda: shared_memory() <= shared)
 
 
 @pytest.mark.usefixtures("surroundings")

@@ -20,10 +20,7 @@ from odb_stream.errors import PeerError
 from odb_stream.runtime.transport import InMemoryHub, Left, Local, Transport
 
 PATIENCE = 60.0
-"""Seconds after which a test gives up on something that has no deadline of its own."""
-DEADLINE = 10.0
-"""Seconds within which a dead rank must be noticed."""
-
+"""Seconds after which a test gives up: a tenth of the timeout of most ranks here, and nothing takes nearly as long."""
 Build = Callable[[], Transport]
 Body = Callable[..., Any]
 
@@ -75,7 +72,7 @@ class Ranks:
         assert pid is not None
         os.kill(pid, number)
 
-    def exit_code(self, rank: int, within: float) -> int | None:
+    def exit_code(self, rank: int, within: float = PATIENCE) -> int | None:
         """Wait for a process to end; None when it did not in time."""
         self.processes[rank].join(within)
         return self.processes[rank].exitcode
@@ -183,3 +180,11 @@ def open_descriptors() -> int:
 
 def native_threads() -> int:
     return len(os.listdir("/proc/self/task"))
+
+
+def threads_ended() -> None:
+    """Wait for the threads of transports that were closed; fails the test when one does not end."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("odb_stream"):
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), thread.name

@@ -15,7 +15,7 @@ from odb_stream.runtime.news import News
 from odb_stream.runtime.rendezvous import Rendezvous
 
 LEFT_2 = News("left", (2,))
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Threads:
@@ -41,8 +41,13 @@ def threads() -> Iterator[Threads]:
 
 def arrived(store: MemoryStore, point: str, number: int) -> None:
     """Wait until so many have come to a point."""
+    wait_for(store, lambda: int(store.values.get(f"{point}/arrived", b"0")) >= number)
+
+
+def wait_for(store: MemoryStore, condition: Callable[[], bool]) -> None:
+    """Wait until something holds of a store."""
     with store._changed:
-        assert store._changed.wait_for(lambda: int(store.values.get(f"{point}/arrived", b"0")) >= number, PATIENCE)
+        assert store._changed.wait_for(condition, PATIENCE)
 
 
 @pytest.mark.parametrize("before", [0, 1, 2, 3])
@@ -51,6 +56,8 @@ def test_news_before_the_last_arrival_stops_all_and_after_it_none(before: int, t
     ranks = [Rendezvous(store, rank=rank, size=3) for rank in range(3)]
     early = [threads.run(rank, ranks[rank].meet_all) for rank in range(before)]
     arrived(store, "gather/0", before)
+    if before == 3:  # the last to arrive decides a moment later
+        wait_for(store, lambda: "gather/0" in store.values)
     ranks[0].call_off(store, {2: LEFT_2})
     late = [threads.run(rank, ranks[rank].meet_all) for rank in range(before, 3)]
     outcomes = [future.result(PATIENCE) for future in [*early, *late]]

@@ -1,10 +1,7 @@
 """How a transport ends: at once, on every rank, with nothing left behind; and what its end does not disturb."""
 
-import multiprocessing
 import os
-import signal
 import threading
-from collections import Counter
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -12,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.distributed as dist
-from ranks import DEADLINE, Build, Outcome, native_threads, open_descriptors, ranks_over_gloo
+from ranks import PATIENCE, Build, Outcome, native_threads, open_descriptors, ranks_over_gloo, threads_ended
 
 from odb_stream.config import World
 from odb_stream.errors import PeerError
+from odb_stream.runtime import gloo
 from odb_stream.runtime.gloo import LOOK_SECONDS, Gloo
 from odb_stream.runtime.transport import Left, Transport
 
@@ -43,6 +41,7 @@ def build_and_close(build: Build, line: Connection, way: str) -> list[tuple[int,
         else:
             transport.close()
         settled(line, number)
+        threads_ended()
         counts.append((open_descriptors(), native_threads(), threading.active_count()))
     return counts
 
@@ -141,9 +140,9 @@ def test_a_process_ends_while_its_peers_live(leaver: int, way: str) -> None:
     with ranks_over_gloo(2, end_first, leaver, way) as ranks:
         assert ranks.hear(leaver) == "ends"
         assert ranks.outcome(leaver).kind == "value"
-        assert ranks.exit_code(leaver, within=3) == 0
+        assert ranks.exit_code(leaver) == 0
         ranks.tell(1 - leaver)
-        assert ranks.outcome(1 - leaver, within=DEADLINE).kind == "value"
+        assert ranks.outcome(1 - leaver).kind == "value"
 
 
 def leave_and_be_gone(build: Build, line: Connection) -> None:
@@ -157,12 +156,16 @@ def leave_and_be_gone(build: Build, line: Connection) -> None:
 
 def test_a_rank_that_leaves_and_ends_at_once_is_not_taken_for_dead() -> None:
     with ranks_over_gloo(2, leave_and_be_gone) as ranks:
-        kind, message = ranks.outcome(0, within=DEADLINE)
+        kind, message = ranks.outcome(0)
         assert (kind, message[:11]) == ("PeerError", "rank 1 left")
 
 
 def leave_in_an_operation(build: Build, line: Connection) -> list[int]:
-    """Rank 1 leaves when all have come together; rank 0 is slow to post its part, and has heard the news by then."""
+    """Rank 1 leaves when all have come together; rank 0 is slow to post its part, and has heard the news by then.
+
+    Rank 1's call returns before the operation is through; its process stays until the test lets it end.
+    """
+    gloo.GRACE_SECONDS = PATIENCE  # in this process: a busy machine may hold the other one up for longer
     transport: Any = build()
     transport.gather(ONE)
     real = transport._group.all_gather
@@ -171,12 +174,16 @@ def leave_in_an_operation(build: Build, line: Connection) -> list[int]:
         if transport.rank == 1:
             transport.leave()
         else:
-            assert transport._heartbeat.wait_for_news(DEADLINE) is not None
+            assert transport._heartbeat.wait_for_news(PATIENCE) is not None
             threading.Event().wait(3 * LOOK_SECONDS)
         return real(values)
 
     transport._group.all_gather = slow
-    gathered: list[int] = transport.gather(np.array([7 + transport.rank]))[:, 0].tolist()
+    try:
+        gathered: list[int] = transport.gather(np.array([7 + transport.rank]))[:, 0].tolist()
+    finally:
+        if transport.rank == 1:
+            line.recv()
     with pytest.raises(PeerError, match="rank 1 left"):
         transport.gather(ONE)
     return gathered
@@ -184,7 +191,9 @@ def leave_in_an_operation(build: Build, line: Connection) -> list[int]:
 
 def test_what_all_have_come_to_is_gone_through_with() -> None:
     with ranks_over_gloo(2, leave_in_an_operation) as ranks:
-        assert ranks.outcomes(within=DEADLINE) == [Outcome("value", [7, 8]), Outcome("Left", "")]
+        assert ranks.outcome(0) == Outcome("value", [7, 8])
+        ranks.tell(1)
+        assert ranks.outcome(1) == Outcome("Left", "")
 
 
 def end_in_an_operation(build: Build, line: Connection) -> None:
@@ -204,104 +213,36 @@ def end_in_an_operation(build: Build, line: Connection) -> None:
 
 def test_a_process_ends_with_an_operation_that_a_peer_holds_up() -> None:
     with ranks_over_gloo(2, end_in_an_operation) as ranks:
-        assert ranks.hear(0, within=5) == "closed"
-        assert ranks.exit_code(0, within=3) == 0
+        assert ranks.hear(0) == "closed"
+        assert ranks.exit_code(0) == 0
         ranks.tell(1)
-        assert ranks.outcome(1, within=5).kind == "value"
-        assert ranks.exit_code(1, within=3) == 0
+        assert ranks.outcome(1).kind == "value"
+        assert ranks.exit_code(1) == 0
 
 
 def end_quietly(build: Build, line: Connection, folder: Path) -> None:
     """A proper end at different times; what native code prints goes to a file."""
-    transport = build()
+    transport: Any = build()
     with (folder / str(transport.rank)).open("w") as file:
         os.dup2(file.fileno(), 2)
     transport.gather(ONE)
+    if transport.rank == 0:
+        transport.close()
+    else:
+        assert transport._heartbeat.wait_for_news(PATIENCE) is not None
+    line.send("all know")
     line.recv()
     transport.close()
 
 
 def test_a_proper_end_is_quiet(tmp_path: Path) -> None:
-    """Rank 0, which hosts the store, ends first; the others still train for more than a beat."""
+    """Rank 0, which hosts the store, ends first; the others have heard that it left, and train for more than a beat."""
     with ranks_over_gloo(3, end_quietly, tmp_path, settings={"interval": 0.05}) as ranks:
-        ranks.tell(0)
-        assert ranks.outcome(0).kind == "value"
-        assert ranks.exit_code(0, within=5) == 0
-        threading.Event().wait(0.5)
-        for rank in (1, 2):
+        for rank in range(3):
+            assert ranks.hear(rank) == "all know"
+        for rank in range(3):
             ranks.tell(rank)
             assert ranks.outcome(rank).kind == "value"
-            assert ranks.exit_code(rank, within=5) == 0
+            assert ranks.exit_code(rank) == 0
+            threading.Event().wait(0.5)
     assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["", "", ""]
-
-
-def fork_while_held(lock: threading.Lock) -> int:
-    """Fork while another thread holds a lock: in the child nobody will ever release it."""
-    held, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with lock:
-            held.set()
-            done.wait()
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    held.wait()
-    child = os.fork()
-    if child:
-        done.set()
-        holder.join()
-    return child
-
-
-def fork_children(build: Build, line: Connection) -> int:
-    """Each rank forks children that close their copy of the transport, or live on after it."""
-    transport = build()
-    transport.gather(ONE)
-    for closes in (True, False):
-        child = fork_while_held(transport._link._lock)  # type: ignore[attr-defined]
-        if child == 0:
-            if closes:
-                transport.close()
-                os._exit(0)
-            line.send(os.getpid())
-            signal.pause()
-        if closes:
-            os.waitpid(child, 0)
-    total = int(transport.gather(np.array([1])).sum())
-    line.send("ready")
-    if transport.rank == 1:
-        line.recv()
-    transport.gather(ONE)
-    return total
-
-
-def test_forked_children_neither_disturb_nor_hide_a_death() -> None:
-    """A child has copies of all descriptors: a dead parent's lifeline must close all the same."""
-    children: Counter[int] = Counter()
-    try:
-        with ranks_over_gloo(2, fork_children) as ranks:
-            for rank in range(2):
-                children[ranks.hear(rank)] += 1
-                assert ranks.hear(rank) == "ready"
-            ranks.signal(1, signal.SIGKILL)
-            kind, message = ranks.outcome(0, within=DEADLINE)
-            assert (kind, message[:11]) == ("PeerError", "rank 1 died")
-    finally:
-        for child in children:
-            os.kill(child, signal.SIGKILL)
-
-
-def gather_once(build: Build, line: Connection) -> list[int]:
-    transport = build()
-    gathered = transport.gather(np.array([transport.rank]))[:, 0].tolist()
-    transport.close()
-    transport.close()
-    return gathered
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_every_start_method_will_do(method: str) -> None:
-    with ranks_over_gloo(2, gather_once, context=multiprocessing.get_context(method)) as ranks:
-        assert ranks.values() == [[0, 1], [0, 1]]
