@@ -18,8 +18,7 @@ SECONDS = 600.0
 COPIED = ("docs", "odb_stream", "pipelines", "shards", "tools")
 """Folders of the checkout that a page finds: copies, so that nothing that it writes reaches the checkout."""
 LEFT_OUT = ("PYTHONUNBUFFERED", "COLUMNS", "FORCE_COLOR")
-"""Variables under which outputs look otherwise. Unbuffered, the lines that ranks print into one pipe come out torn:
-``print`` then writes a line and its end one after the other."""
+"""Variables under which outputs look otherwise, or come in another order."""
 NOTEBOOK = Path(__file__).parent / "page_notebook.py"
 
 

@@ -98,7 +98,6 @@ def test_stand_ins_take_the_place_of_what_a_page_says(folder: Path) -> None:
 
 
 def test_what_the_shell_says_of_outputs_does_not_count(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unbuffered, two ranks that print into one pipe tear each other's lines, now and then."""
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     monkeypatch.setenv("COLUMNS", "40")
     program = "import shutil, sys; print(sys.stdout.write_through, shutil.get_terminal_size().columns)"

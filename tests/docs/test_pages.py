@@ -1,6 +1,7 @@
 """The pages keep to the conventions, and every program and command on them runs and gives what the page shows."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,20 @@ def test_what_does_not_run_stands_on_a_page() -> None:
 
 def test_preludes_are_of_pages() -> None:
     assert set(PRELUDES) <= set(PAGES)
+
+
+def test_ranks_that_share_a_pipe_write_whole_lines() -> None:
+    """Under torchrun ``print`` writes a line and its end apart: now and then those of two ranks come out mixed."""
+    several = re.compile(r"^torchrun .*--nproc_per_node [2-9] (\w+\.py) \| sort$", re.M)
+    found = 0
+    for page in PAGES:
+        fences = fences_of(page)
+        for name in {name for fence in fences for name in several.findall(fence.text)}:
+            (program,) = (fence.text for fence in fences if fence.text.startswith(f"# file: {name}\n"))
+            assert "sys.stdout.write(" in program, (page, name)
+            assert "print(" not in program, (page, name)
+            found += 1
+    assert found >= 3
 
 
 @pytest.mark.slow
