@@ -20,13 +20,13 @@ from hf_support import (
     train_all,
 )
 from ranks_support import run_ranks, values
+from trainer_cases import DEADLINE
 
 from odb_stream.adapters.hf import StreamTrainer
 
 pytestmark = pytest.mark.slow
 
 MOST_ERROR = 1e-6
-DEADLINE = 240.0  # importing the trainer takes seconds in each rank
 CURVE = {"lr_scheduler_type": "cosine", "warmup_steps": 0.1, "logging_steps": 3}
 
 TWO = {

@@ -15,6 +15,11 @@ SECONDS = 300.0
 HELD_PROGRAM = Path(__file__).with_name("held_program.py")
 
 
+def held_at(lines: int, word: str) -> list[object]:
+    """What goes before a program that is to stand still where it has printed so many lines with a word."""
+    return [HELD_PROGRAM, lines, word]
+
+
 def start(
     program: Path, *given: object, folder: Path, ranks: int = 2, held: tuple[int, str] | None = None
 ) -> subprocess.Popen[str]:
@@ -24,7 +29,7 @@ def start(
     """
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     quiet = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
-    hold = [HELD_PROGRAM, *held] if held else []
+    hold = held_at(*held) if held else []
     return subprocess.Popen(
         [sys.executable, *launch, *map(str, [*hold, program, *given])],
         stdout=subprocess.PIPE,

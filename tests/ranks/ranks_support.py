@@ -206,10 +206,16 @@ def native_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
+def threads_end(name: str) -> None:
+    """Wait for the end of the threads whose names begin so."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(name):
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), thread.name
+
+
 def nothing_is_left() -> None:
     """Wait for the end of what a closed loader had running."""
-    for thread in threading.enumerate():
-        if thread.name.startswith("odb_stream"):
-            thread.join(PATIENCE)
+    threads_end("odb_stream")
     assert loader_threads() == []
     eventually(lambda: children() == [])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from ranks_support import PATIENCE, descriptors, eventually, native_threads, nothing_is_left, run_ranks, values
+from ranks_support import descriptors, eventually, native_threads, nothing_is_left, run_ranks, threads_end, values
 from ranks_training import Case, numbers_of, take, watched_epoch
 
 import odb_stream as odb
@@ -74,9 +74,7 @@ def short_epochs() -> None:
 
     def note() -> None:
         dist.barrier()
-        for thread in threading.enumerate():
-            if thread.name == "odb_stream-prefetch":
-                thread.join(PATIENCE)
+        threads_end("odb_stream-prefetch")
         gc.collect()
         counts.append((descriptors(), native_threads()))
         # A thread that was joined is among the native ones for a moment more.

@@ -2,14 +2,13 @@
 
 import os
 import signal
-import threading
 import time
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 from ranks_data import FailAt, forbid
-from ranks_support import PATIENCE, run_ranks, values
+from ranks_support import run_ranks, threads_end, values
 from ranks_training import Case, numbers_of
 
 import odb_stream as odb
@@ -26,10 +25,7 @@ TIMEOUT = 10.0
 
 def end_of_background() -> None:
     """Wait until this rank has nothing more to prepare: what it will ever deliver waits for the loop."""
-    for thread in threading.enumerate():
-        if thread.name == "odb_stream-prefetch":
-            thread.join(PATIENCE)
-            assert not thread.is_alive()
+    threads_end("odb_stream-prefetch")
 
 
 def run_into_failure(stages: tuple[Any, ...], workers: int, late: bool) -> tuple[list[list[int]], str]:

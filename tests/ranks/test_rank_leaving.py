@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from ranks_support import PATIENCE, nothing_is_left, run_ranks, values
+from ranks_support import nothing_is_left, run_ranks, threads_end, values
 from ranks_training import Case, numbers_of, take
 
 import odb_stream as odb
@@ -148,9 +148,7 @@ def end_at_different_times() -> list[int]:
         stream.close()
         dist.barrier()
         return [n for step in got for n in step]
-    for thread in threading.enumerate():
-        if thread.name == "odb_stream-prefetch":
-            thread.join(PATIENCE)
+    threads_end("odb_stream-prefetch")
     dist.barrier()
     got += take(iterator, 1000)
     stream.close()

@@ -10,6 +10,7 @@ import pytest
 import torch
 from ranks_support import eventually
 from test_resume_pipelines import write
+from torchrun_support import held_at
 
 SCRIPT = Path(__file__).with_name("train_and_save.py")
 SECONDS = 120.0
@@ -31,9 +32,10 @@ class Job:
         """Start an attempt; rank 0 stands still after so many lines, and its peer then waits for it."""
         self.attempts += 1
         shared, own = (self.folder, self.shards), (self.attempts, self.kind, self.workers)
+        hold = held_at(stand_at, " ") if stand_at else []
         self.ranks = [
             subprocess.Popen(
-                [sys.executable, *map(str, (SCRIPT, *shared, rank, 2, *own, 0 if rank else stand_at))],
+                [sys.executable, *map(str, [*([] if rank else hold), SCRIPT, *shared, rank, 2, *own])],
                 stdout=subprocess.PIPE,
                 stderr=(self.folder / f"errors-{self.attempts}-{rank}").open("w"),
                 text=True,

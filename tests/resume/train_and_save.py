@@ -1,15 +1,13 @@
-"""A training run that saves as it goes: ``train_and_save.py FOLDER SHARDS RANK RANKS ATTEMPT KIND WORKERS STAND_AT``.
+"""A training run that saves as it goes: ``train_and_save.py FOLDER SHARDS RANK RANKS ATTEMPT KIND WORKERS``.
 
 Trains a small model in float64 over two epochs, accumulating two steps an update, and saves model, optimizer and loader
 after every third update. By KIND, "file": rank 0 into one file that is renamed when it is whole; "distributed": all
 ranks by torch.distributed.checkpoint. When started again it goes on from the last save.
 
-Each update is told on standard output, and rank 0 tells each save that is written and has not got its name yet. After
-STAND_AT such lines a rank stands still for ever, to be killed there; with 0 it runs to its end.
+Each update is told on standard output, and rank 0 tells each save that is written and has not got its name yet.
 """
 
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,20 +25,7 @@ def letters(sample: Any) -> dict[str, Any]:
     return {"input_ids": [ord(letter) % 90 for letter in text]}
 
 
-class Telling:
-    """Prints lines, and does not return from the last of them."""
-
-    def __init__(self, stand_at: int) -> None:
-        self.left = stand_at
-
-    def __call__(self, line: str) -> None:
-        print(line, flush=True)
-        self.left -= 1
-        while self.left == 0:
-            signal.pause()
-
-
-def main(folder: str, shards: str, rank: int, ranks: int, attempt: str, kind: str, workers: int, stand: int) -> None:
+def main(folder: str, shards: str, rank: int, ranks: int, attempt: str, kind: str, workers: int) -> None:
     import torch
     import torch.distributed as dist
 
@@ -54,7 +39,6 @@ def main(folder: str, shards: str, rank: int, ranks: int, attempt: str, kind: st
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
     pipeline = odb.Pipeline(odb.Shards(f"{shards}/*/shard-*.tar"), letters)
     with odb.Loader(pipeline, budget=odb.Budget(tokens=128), workers=workers, **SETTINGS) as loader:
-        tell = Telling(stand)
         save = Saving(Path(folder), kind, model, optimizer, loader)
         save.load()
         for _ in range(loader.state_dict()["epoch"], EPOCHS):
@@ -71,9 +55,9 @@ def main(folder: str, shards: str, rank: int, ranks: int, attempt: str, kind: st
                 optimizer.step()
                 optimizer.zero_grad()
                 save.updates += 1
-                tell(f"update {save.updates}")
+                print(f"update {save.updates}", flush=True)
                 if save.updates % SAVE_EVERY == 0:
-                    save.save(tell)
+                    save.save()
     if rank == 0:
         torch.save(model.state_dict(), f"{folder}/final.pt")
     dist.destroy_process_group()
@@ -87,7 +71,7 @@ class Saving:
         self.model, self.optimizer, self.loader = model, optimizer, loader
         self.updates = 0
 
-    def save(self, tell: Telling) -> None:
+    def save(self) -> None:
         import torch
         import torch.distributed as dist
         import torch.distributed.checkpoint as checkpoint
@@ -104,7 +88,7 @@ class Saving:
             checkpoint.save(self._parts(), checkpoint_id=unfinished)
         dist.barrier()
         if dist.get_rank() == 0:
-            tell(f"saved {self.updates}")
+            print(f"saved {self.updates}", flush=True)
             os.rename(unfinished, path)
 
     def load(self) -> None:
@@ -144,4 +128,4 @@ class Saving:
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    main(given[0], given[1], int(given[2]), int(given[3]), given[4], given[5], int(given[6]), int(given[7]))
+    main(given[0], given[1], int(given[2]), int(given[3]), given[4], given[5], int(given[6]))
