@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     )
     from odb_stream.loader import Loader
     from odb_stream.nodes.collate import pop_step
-    from odb_stream.pipeline import Pipeline
     from odb_stream.sample import Drop, Sample, SampleRef, StepInfo
-    from odb_stream.shardio.dataset import FromDataset
-    from odb_stream.shardio.mix import Mix
-    from odb_stream.shardio.options import Storage
-    from odb_stream.shardio.shards import Shards
+    from odb_stream.sources.dataset import FromDataset
+    from odb_stream.sources.mix import Mix
+    from odb_stream.sources.pipeline import Pipeline
+    from odb_stream.sources.shards import Shards
+    from odb_stream.storage.options import Storage
 
 _HOME = {
     "Budget": "config",
@@ -43,17 +43,17 @@ _HOME = {
     "StageError": "errors",
     "StateError": "errors",
     "WorkerError": "errors",
-    "Loader": "loader",
+    "Loader": "loader.loader",
     "pop_step": "nodes.collate",
-    "Pipeline": "pipeline",
+    "Pipeline": "sources.pipeline",
     "Drop": "sample",
     "Sample": "sample",
     "SampleRef": "sample",
     "StepInfo": "sample",
-    "FromDataset": "shardio.dataset",
-    "Mix": "shardio.mix",
-    "Shards": "shardio.shards",
-    "Storage": "shardio.options",
+    "FromDataset": "sources.dataset",
+    "Mix": "sources.mix",
+    "Shards": "sources.shards",
+    "Storage": "storage.options",
 }
 
 __all__ = [

@@ -8,7 +8,7 @@ import text_chat
 from transformers import TrainingArguments
 
 import odb_stream as odb
-from odb_stream.adapters.hf import StreamTrainer
+from odb_stream.adapters.huggingface import StreamTrainer
 from odb_stream.cli.tiny_model import tiny_qwen3
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from demo_text import chats, tokenizer
 
-from odb_stream.shardio.index import build_index, write_index
-from odb_stream.shardio.writer import WrittenShard, write_shards
+from odb_stream.shards.index import build_index, write_index
+from odb_stream.shards.writer import WrittenShard, write_shards
 
 DEMO = Path(__file__).resolve().parents[1] / "shards" / "demo"
 SAMPLES = 760

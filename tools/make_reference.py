@@ -24,11 +24,11 @@ PARTS: dict[str, tuple[str, ...]] = {
     "odb_stream": (),
     "odb_stream.stages": (),
     "odb_stream.seeds": ("generator",),
-    "odb_stream.resume": ("merge",),
+    "odb_stream.checkpoint.fit": ("merge",),
     "odb_stream.inspection": (),
     "odb_stream.live": (),
     "odb_stream.adapters.torch": (),
-    "odb_stream.adapters.hf": (),
+    "odb_stream.adapters.huggingface.trainer": (),
     "odb_stream.adapters.accelerate": (),
     "odb_stream.adapters.lightning": (),
 }

@@ -28,11 +28,11 @@ from accelerate.utils import DistributedType
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
+from odb_stream import storage
+from odb_stream.checkpoint.fit import merge
 from odb_stream.errors import ConfigError, StateError
 from odb_stream.loader import Loader
-from odb_stream.resume import merge
 from odb_stream.sample import StepInfo
-from odb_stream.shardio import storage
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def prepare(accelerator: Accelerator, loader: Loader, *objects: Any) -> tuple[An
 
     The loader is the very object that was given: it feeds each rank by itself. Its state is saved by
     ``accelerator.save_state``, one file a rank, and loaded by ``load_state``; on another number of ranks the files of
-    all ranks are merged (see :func:`odb_stream.resume.merge`). Call it once, with the loader that is trained on.
+    all ranks are merged (see :func:`odb_stream.checkpoint.merge`). Call it once, with the loader that is trained on.
 
     Raises:
         ConfigError: ``loader`` is no Loader, or a DataLoader among the objects was made of one;

@@ -7,10 +7,10 @@ from typing import Any
 import torch.distributed as dist
 from lightning.pytorch import LightningDataModule, Trainer
 
+from odb_stream.checkpoint.fit import merge
 from odb_stream.errors import ConfigError
 from odb_stream.loader import Loader
 from odb_stream.nodes.collate import Batch, pop_step
-from odb_stream.resume import merge
 from odb_stream.sample import StepInfo
 
 
@@ -82,7 +82,7 @@ class LoaderDataModule(LightningDataModule):
 
     ``training`` and ``evaluation`` are the streams over them, from ``setup`` on; their ``loader`` is the Loader and
     their ``step`` the StepInfo of the present batch. A checkpoint holds the states of all ranks. On another number of
-    ranks they are merged when it is loaded (see :func:`odb_stream.resume.merge`).
+    ranks they are merged when it is loaded (see :func:`odb_stream.checkpoint.merge`).
 
     Raises:
         ConfigError: from ``setup``, where the Trainer's settings do not go with the Loader; names setting and way out.

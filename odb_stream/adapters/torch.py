@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 from odb_stream.errors import ConfigError
 from odb_stream.loader import Loader
 from odb_stream.nodes.collate import STEP_KEY, Batch
-from odb_stream.nodes.watched import changed
+from odb_stream.nodes.loss_scale_guard import changed
 from odb_stream.sample import StepInfo
 
 

@@ -11,14 +11,14 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from odb_stream.batching.alignment import IDLE
+from odb_stream.batching.cost import Footprint
+from odb_stream.batching.deal import IDLE
 from odb_stream.batching.events import ALL_HAVE_THEIRS, Decode, Deliver, Event, Exchange, Gather, Packer, Run
-from odb_stream.batching.footprint import Footprint
+from odb_stream.batching.fillers import Flags, StandIns
 from odb_stream.batching.groups import IMAGES, SAMPLES, Counts, Group, Integers, table
-from odb_stream.batching.heads import CLOSING, FAILED
 from odb_stream.batching.ledger import Ledger
-from odb_stream.batching.stand_ins import Flags, StandIns
-from odb_stream.batching.states import Place, Progress, RoundState
+from odb_stream.batching.messages import CLOSING, FAILED
+from odb_stream.checkpoint.state import Place, Progress, RoundState
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ import numpy as np
 from odb_stream.batching.account import Account
 from odb_stream.batching.groups import Group, Integers
 from odb_stream.batching.ledger import StepTotals
-from odb_stream.batching.states import Place, References
+from odb_stream.checkpoint.state import Place, References
 
 T = TypeVar("T")
 

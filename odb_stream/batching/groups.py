@@ -6,7 +6,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from odb_stream.batching.footprint import Footprint, Size
+from odb_stream.batching.cost import Footprint, Size
 
 T = TypeVar("T")
 Integers = npt.NDArray[np.int64]

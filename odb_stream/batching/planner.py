@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from odb_stream.batching.footprint import Footprint, Size
+from odb_stream.batching.cost import Footprint, Size
 from odb_stream.batching.window import FIRST_LOOKAHEAD, FIRST_WINDOW, Window, ramp
 
 Draw = Callable[[], tuple[int, Size] | None]

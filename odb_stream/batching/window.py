@@ -5,7 +5,7 @@ window has places. The rest of the group is what fits the anchor best: the run o
 tokens (padded), or whatever fills the row (packed). The window is refilled after every group, so no group is small
 only because a boundary was reached.
 
-At the end of the stream, what is left is divided as a whole, by ``odb_stream/batching/tail.py``.
+At the end of the stream, what is left is divided as a whole, by ``odb_stream/batching/final_division.py``.
 
 A trace by hand, padded, budget 12, window 4, arrivals 5 2 3 6 4 4 and more: the window holds 5 2 3 6, the anchor is 5.
 Sorted: 2 3 5 6. Runs that contain 5 and fit: [3 5] is 2 x 5 = 10, [5 6] is 2 x 6 = 12, [5] is 5. Most real tokens:
@@ -16,8 +16,8 @@ Sorted: 2 3 5 6. Runs that contain 5 and fit: [3 5] is 2 x 5 = 10, [5 6] is 2 x 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 
-from odb_stream.batching.footprint import Footprint, Size
-from odb_stream.batching.tail import tail_groups
+from odb_stream.batching.cost import Footprint, Size
+from odb_stream.batching.final_division import tail_groups
 
 FIRST_WINDOW = 256
 FIRST_LOOKAHEAD = 2

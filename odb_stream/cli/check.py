@@ -12,8 +12,8 @@ from odb_stream.cli.stores import Anonymous, Endpoint, storage_options
 from odb_stream.errors import ShardError
 
 if TYPE_CHECKING:
-    from odb_stream.shardio.integrity import ShardReport
-    from odb_stream.shardio.options import Storage
+    from odb_stream.shards.check import ShardReport
+    from odb_stream.storage.options import Storage
 
 EXAMPLE = "odb-stream check 'shards/chat-*.tar' --json"
 
@@ -45,8 +45,8 @@ def check(
 
 def checked(urls: list[str], options: "Storage") -> list["ShardReport"]:
     """A report on each shard, and one on each address that names no shard."""
-    from odb_stream.shardio import storage
-    from odb_stream.shardio.integrity import ShardReport, check_shard
+    from odb_stream import storage
+    from odb_stream.shards.check import ShardReport, check_shard
 
     reports = []
     found: list[str] = []

@@ -21,8 +21,8 @@ def index(
     With an index beside every shard the number of samples is known and ranks share the samples equally. A damaged
     shard is an error, and gets no index.
     """
-    from odb_stream.shardio import storage
-    from odb_stream.shardio.index import build_index, write_index
+    from odb_stream import storage
+    from odb_stream.shards.index import build_index, write_index
 
     options = storage_options(endpoint)
     for pattern in storage.patterns(urls):

@@ -148,7 +148,7 @@ def _check_files(html: Path | None, png: Path | None) -> None:
 
 def _write(found: dict[str, Any], title: str, html: Path | None, png: Path | None) -> None:
     """Write the page and the pictures that were asked for."""
-    from odb_stream.shardio import storage
+    from odb_stream import storage
 
     if html is not None:
         storage.write_atomic(str(html), inspect_page.page(found, title=title).encode())

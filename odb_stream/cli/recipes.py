@@ -16,7 +16,7 @@ import typer
 from odb_stream.errors import ConfigError, OdbStreamError
 
 if TYPE_CHECKING:
-    from odb_stream.pipeline import Pipeline
+    from odb_stream.sources.pipeline import Pipeline
 
 Recipe = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A .py file or module with build(...) -> odb_stream.Pipeline.")
@@ -39,7 +39,7 @@ def build_pipeline(recipe: str, shards: str | None = None) -> "Pipeline":
         ConfigError: no such recipe, it fails on import, has no ``build``, its ``build`` cannot be called so, fails, or
             returns something else; the message names the recipe and the way out.
     """
-    from odb_stream.pipeline import Pipeline
+    from odb_stream.sources.pipeline import Pipeline
 
     build = build_function(recipe)
     arguments = {} if shards is None else {"shards": shards}

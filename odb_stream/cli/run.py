@@ -18,7 +18,7 @@ from odb_stream.live import LiveView
 if TYPE_CHECKING:
     from odb_stream.loader import Loader
     from odb_stream.nodes.collate import Batch
-    from odb_stream.pipeline import Pipeline
+    from odb_stream.sources.pipeline import Pipeline
 
 EXAMPLE = "odb-stream run pipelines/text_chat.py --shards 'shards/demo/chat-*.tar' --steps 100 --train"
 
@@ -57,9 +57,9 @@ def run(
 
     Shows a live table while it runs, if standard error is a terminal, and prints the loader's report at the end.
     """
+    from odb_stream import storage
     from odb_stream.loader import Loader
-    from odb_stream.meeting import plan_in_words
-    from odb_stream.shardio import storage
+    from odb_stream.loader.startup import plan_in_words
 
     for option, value in (("--steps", steps), ("--epochs", epochs), ("--budget", budget)):
         if value is not None:

@@ -57,8 +57,8 @@ def simulate(
 
     Samples over the budget are dropped and counted. max_delay is known for anchored only, and 0 for the others.
     """
-    from odb_stream.batching.simulate import deal
-    from odb_stream.shardio import storage
+    from odb_stream import storage
+    from odb_stream.batching.simulate.figures import deal
 
     require_int("--token-budget", token_budget, minimum=1)
     if png is not None:
@@ -136,8 +136,8 @@ def load_lengths(path: Path) -> list[int]:
 
 def measured(policy: Policy, ranks: list[list[int]], settings: Settings, batch_size: int) -> dict[str, Any]:
     """The figures of one policy, and the seconds that it took."""
-    from odb_stream.batching.footprint import Footprint
-    from odb_stream.batching.simulate import simulate as run_policy
+    from odb_stream.batching.cost import Footprint
+    from odb_stream.batching.simulate.figures import simulate as run_policy
 
     footprint = Footprint.of(settings)
     started = time.perf_counter()

@@ -68,9 +68,9 @@ def states_in(content: Any, place: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def explained(place: str, found: dict[str, Any]) -> dict[str, Any]:
     """A state in words and numbers."""
-    from odb_stream.elastic import rows_from
-    from odb_stream.nodes.saved import saved_step
-    from odb_stream.resume import left_of, unsealed
+    from odb_stream.checkpoint.codec import saved_step
+    from odb_stream.checkpoint.fit import left_of, unsealed
+    from odb_stream.checkpoint.reshard import rows_from
 
     size = len(json.dumps(found))
     found = unsealed(found)

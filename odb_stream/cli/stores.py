@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from odb_stream.shardio.options import Storage
+    from odb_stream.storage.options import Storage
 
 Endpoint = Annotated[
     str | None,
@@ -16,6 +16,6 @@ Anonymous = Annotated[bool, typer.Option("--anonymous", help="Read public data w
 
 def storage_options(endpoint: str | None, *, anonymous: bool = False) -> "Storage":
     """The storage settings that the options give. Raises ConfigError for an endpoint that is none."""
-    from odb_stream.shardio.options import Storage
+    from odb_stream.storage.options import Storage
 
     return Storage(endpoint=endpoint, anonymous=anonymous)

@@ -10,12 +10,12 @@ from itertools import islice
 from odb_stream.config import World
 from odb_stream.errors import ConfigError, OdbStreamError, StageError
 from odb_stream.inspection.timed import NOTHING, Place, Spent, TimedChunk, TimedPrepare
-from odb_stream.pipeline import Pipeline
-from odb_stream.runtime.workers import WorkerPool
+from odb_stream.prepare.chunk import PreparedChunk
 from odb_stream.sample import Drop, PreparedImage, PreparedSample, Record
-from odb_stream.shardio.source import Reading
-from odb_stream.stages.chunk import PreparedChunk
-from odb_stream.stages.images import measure
+from odb_stream.sources.pipeline import Pipeline
+from odb_stream.sources.source import Reading
+from odb_stream.stages.images.files import measure
+from odb_stream.workers.pool import WorkerPool
 
 CHUNK = 32
 """Records that are sent to a worker at once."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from odb_stream.batching.footprint import Footprint
-from odb_stream.batching.simulate import Figures, deal, simulate
+from odb_stream.batching.cost import Footprint
+from odb_stream.batching.simulate.figures import Figures, deal, simulate
 from odb_stream.config import Budget, Layout, Policy
 from odb_stream.inspection.collect import Progress
 from odb_stream.seeds import LENGTH_DRAWS

@@ -20,7 +20,7 @@ from odb_stream.inspection.policies import (
     suggest_window,
 )
 from odb_stream.inspection.times import DecodeTime, StageTime, decode_time, stage_times
-from odb_stream.pipeline import Pipeline
+from odb_stream.sources.pipeline import Pipeline
 
 DEFAULT_BUDGET = 16_384
 GIBIBYTE = 1024**3
@@ -63,7 +63,7 @@ class Inspection:
     """What was found; every field is plain data or a frozen dataclass of such.
 
     ``held_bytes`` are those of a sample in the window: its rows of integers and its images as compressed files.
-    ``policies`` holds figures of :func:`odb_stream.batching.simulate.simulate`.
+    ``policies`` holds figures of :func:`odb_stream.batching.simulate.figures.simulate`.
     """
 
     settings: Settings

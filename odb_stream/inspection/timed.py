@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from odb_stream.errors import OdbStreamError
-from odb_stream.pipeline import Pipeline
+from odb_stream.prepare.chunk import PreparedChunk
+from odb_stream.prepare.records import Prepare
 from odb_stream.sample import Drop, PreparedSample, Record, Sample
-from odb_stream.stages.chunk import PreparedChunk
-from odb_stream.stages.prepare import Prepare
+from odb_stream.sources.pipeline import Pipeline
 
 WHOLE = -1
 OPENER = 0

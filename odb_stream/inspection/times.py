@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from odb_stream.inspection.collect import Collected
 from odb_stream.inspection.timed import NOTHING, OPENER, WHOLE, Spent, TimedPrepare
-from odb_stream.pipeline import Pipeline
+from odb_stream.prepare.records import Lane, stage_name
 from odb_stream.sample import Drop, PreparedSample
-from odb_stream.stages.prepare import Lane, stage_name
+from odb_stream.sources.pipeline import Pipeline
 
 
 @dataclass(frozen=True, kw_only=True)

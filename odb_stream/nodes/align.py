@@ -10,15 +10,15 @@ from torchdata.nodes import BaseNode
 from odb_stream.batching.events import Decode, Deliver, Exchange, Gather
 from odb_stream.batching.groups import Counts, Group, Integers
 from odb_stream.batching.ledger import StepTotals, loss_scale
-from odb_stream.batching.protocol import Program
-from odb_stream.batching.states import Place, RoundState
+from odb_stream.batching.program import Program
+from odb_stream.checkpoint.codec import SavedStep, plain_round
+from odb_stream.checkpoint.state import Place, RoundState
 from odb_stream.errors import OdbStreamError
 from odb_stream.nodes.decoder import Decoder
-from odb_stream.nodes.modality import DummyRule
-from odb_stream.nodes.moves import decode_groups, encode_groups
-from odb_stream.nodes.saved import SavedStep, plain_round
-from odb_stream.runtime.transport import Left, Transport
-from odb_stream.runtime.waits import Waits
+from odb_stream.nodes.mixed_modality import DummyRule
+from odb_stream.nodes.waits import Waits
+from odb_stream.nodes.wire_format import decode_groups, encode_groups
+from odb_stream.ranks.transport import Left, Transport
 from odb_stream.sample import IGNORED_LABEL, PreparedSample, SampleRef, StepInfo
 
 logger = logging.getLogger(__name__)

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torchdata.nodes import BaseNode
 
-from odb_stream.batching.footprint import Footprint
+from odb_stream.batching.cost import Footprint
 from odb_stream.config import Settings
 from odb_stream.errors import ConfigError
 from odb_stream.nodes.align import Step
+from odb_stream.prepare.decoding import stacked
 from odb_stream.sample import IGNORED_LABEL, PreparedSample, StepInfo
-from odb_stream.stages.realize import stacked
 from odb_stream.stages.rope import rope_of
 
 STEP_KEY = "odb_step"

@@ -2,14 +2,14 @@
 
 from concurrent.futures import Future
 
-from odb_stream.batching.footprint import Footprint
+from odb_stream.batching.cost import Footprint
 from odb_stream.batching.groups import Group
 from odb_stream.errors import OdbStreamError
 from odb_stream.nodes.drops import Drops
-from odb_stream.runtime.waits import Waits
-from odb_stream.runtime.workers import WorkerPool
+from odb_stream.nodes.waits import Waits
+from odb_stream.prepare.decoding import Decoded
 from odb_stream.sample import Drop, PreparedSample, Record, SampleRef
-from odb_stream.stages.realize import Decoded
+from odb_stream.workers.pool import WorkerPool
 
 Groups = list[Group[PreparedSample] | None]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from odb_stream.sample import Drop, Record
-from odb_stream.shardio.quarantine import Quarantine
+from odb_stream.shards.quarantine import Quarantine
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 from torchdata.nodes import BaseNode
 
 from odb_stream.batching.account import Account
-from odb_stream.batching.footprint import Footprint, Size
+from odb_stream.batching.cost import Footprint, Size
 from odb_stream.batching.groups import Group
 from odb_stream.batching.planner import Planner
-from odb_stream.batching.states import References
+from odb_stream.checkpoint.state import References
 from odb_stream.config import Settings
 from odb_stream.errors import ConfigError, OdbStreamError, OversizeError
 from odb_stream.nodes.drops import DropCounts, Drops

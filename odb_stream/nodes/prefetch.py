@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torchdata.nodes import BaseNode
 
+from odb_stream.nodes.channel import Channel, run_into
 from odb_stream.nodes.collate import Finished
-from odb_stream.runtime.channel import Channel, run_into
-from odb_stream.runtime.waits import Waits
+from odb_stream.nodes.waits import Waits
 
 
 class Prefetch(BaseNode[Finished]):

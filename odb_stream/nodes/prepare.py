@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from torchdata.nodes import BaseNode
 
 from odb_stream.errors import OdbStreamError
-from odb_stream.runtime.waits import Waits
-from odb_stream.runtime.workers import WorkerPool
+from odb_stream.nodes.waits import Waits
+from odb_stream.prepare.chunk import PreparedChunk
 from odb_stream.sample import START, Drop, PreparedSample, ReadingPosition, Record, position_from, position_state
-from odb_stream.stages.chunk import PreparedChunk
+from odb_stream.workers.pool import WorkerPool
 
 
 class Outcome(NamedTuple):

@@ -7,9 +7,9 @@ from typing import Any
 from torchdata.nodes import BaseNode
 
 from odb_stream.batching.window import ramp
-from odb_stream.runtime.waits import Waits
+from odb_stream.nodes.waits import Waits
 from odb_stream.sample import START, ReadingPosition, Record, position_from, position_state
-from odb_stream.shardio.source import Reading
+from odb_stream.sources.source import Reading
 
 CHUNK = 64
 """Records in a chunk: one by one, the transport between processes would cost more than the work."""

@@ -5,7 +5,9 @@ ids), ExpandVisualTokens (one placeholder an image to one token a feature). Text
 ChatTemplate and Tokenize.
 """
 
-from odb_stream.stages.augment import (
+from odb_stream.stages.chat.template import ChatTemplate
+from odb_stream.stages.families import FixedTokens, VisualFamily
+from odb_stream.stages.images.augment import (
     ColorJitter,
     ImageTransform,
     PixelTransform,
@@ -13,10 +15,8 @@ from odb_stream.stages.augment import (
     RandomFlip,
     RandomResize,
 )
-from odb_stream.stages.chat import ChatTemplate
-from odb_stream.stages.decode import DecodeImages
-from odb_stream.stages.families import FixedTokens, VisualFamily
-from odb_stream.stages.images import BadImage, PlannedImage
+from odb_stream.stages.images.files import BadImage, PlannedImage
+from odb_stream.stages.images.measure import DecodeImages
 from odb_stream.stages.tokenize import Tokenize
 from odb_stream.stages.visual import ExpandVisualTokens
 

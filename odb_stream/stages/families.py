@@ -12,8 +12,8 @@ from PIL import Image
 
 from odb_stream.config import require_int
 from odb_stream.errors import ConfigError, StageError
-from odb_stream.stages.images import BadImage, Grid, Size
-from odb_stream.stages.patches import PatchTable, Raster
+from odb_stream.stages.images.files import BadImage, Grid, Size
+from odb_stream.stages.images.patches import PatchTable, Raster
 
 Pixels = npt.NDArray[np.float32]
 """What the vision encoder takes of one image: float32 of shape (patches, dimensions of a patch)."""

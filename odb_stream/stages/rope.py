@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odb_stream.sample import IntArray, PreparedSample
-from odb_stream.stages.images import Grid
+from odb_stream.stages.images.files import Grid
 
 
 def rope_positions(token_types: npt.NDArray[np.integer], grids: Sequence[Grid], merge_size: int) -> IntArray:

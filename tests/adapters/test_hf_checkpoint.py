@@ -13,7 +13,7 @@ from ranks_data import Numbered
 from ranks_support import run_ranks, values
 
 import odb_stream as odb
-from odb_stream.adapters import hf_checkpoint
+from odb_stream.adapters.huggingface import checkpoint as hf_checkpoint
 
 CASE = Case((130,), epochs=2, settings={"grad_accum": 3, "layout": "packed"}, arguments={"lr_scheduler_type": "linear"})
 SAVES = {"save_strategy": "steps", "save_steps": 1}

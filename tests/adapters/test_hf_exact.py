@@ -22,7 +22,7 @@ from hf_support import (
 from ranks_support import run_ranks, values
 from trainer_cases import DEADLINE
 
-from odb_stream.adapters.hf import StreamTrainer
+from odb_stream.adapters.huggingface import StreamTrainer
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from ranks_training import numbers_of
 from transformers import AutoTokenizer, TrainerCallback
 
 import odb_stream as odb
-from odb_stream.adapters.hf import LoaderMixin, StreamTrainer
+from odb_stream.adapters.huggingface import LoaderMixin, StreamTrainer
 
 ROOT = Path(__file__).parents[2]
 MOST_ERROR = 1e-6

@@ -12,8 +12,8 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausalLM
 
 import odb_stream as odb
-from odb_stream.adapters.hf import StreamTrainer
-from odb_stream.adapters.hf_packing import check_packing, check_positions, has_mrope
+from odb_stream.adapters.huggingface import StreamTrainer
+from odb_stream.adapters.huggingface.packing import check_packing, check_positions, has_mrope
 from odb_stream.cli.tiny_model import TEXT
 
 CASE = Case((40,))
@@ -58,7 +58,7 @@ def test_data_beside_the_loader(tmp_path: Path) -> None:
 def test_a_loader_for_other_ranks(tmp_path: Path) -> None:
     with CASE.loader() as loader:
         args = arguments(str(tmp_path))
-        from odb_stream.adapters.hf_checks import check_ranks
+        from odb_stream.adapters.huggingface.checks import check_ranks
 
         with pytest.raises(odb.ConfigError, match="built for 1 ranks, but the trainer has 2 data-parallel ones"):
             check_ranks(loader, "train_loader", 4, 2)

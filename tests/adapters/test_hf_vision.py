@@ -9,7 +9,7 @@ import pytest
 from hf_support import arguments
 
 import odb_stream as odb
-from odb_stream.adapters.hf import StreamTrainer
+from odb_stream.adapters.huggingface import StreamTrainer
 from odb_stream.cli.tiny_model import tiny_qwen3, tiny_qwen3_vl
 from odb_stream.stages import ExpandVisualTokens
 

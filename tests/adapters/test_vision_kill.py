@@ -7,7 +7,7 @@ from torchrun_support import finish, kill_held, start
 
 pytestmark = pytest.mark.slow
 
-PROGRAM = Path(__file__).with_name("vision_program.py")
+PROGRAM = Path(__file__).parents[1] / "support" / "vision_program.py"
 STEPS, KILLED_AT = 7, 5
 
 

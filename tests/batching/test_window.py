@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import footprints, streams
 
-from odb_stream.batching.footprint import Footprint, Size
+from odb_stream.batching.cost import Footprint, Size
 from odb_stream.batching.planner import Planner
 from odb_stream.batching.window import Window, ramp
 from odb_stream.config import Budget

@@ -7,7 +7,7 @@ from cli_support import NUMBERS_RECIPE
 
 from odb_stream.cli.recipes import build_pipeline
 from odb_stream.errors import ConfigError
-from odb_stream.pipeline import Pipeline
+from odb_stream.sources.pipeline import Pipeline
 
 EMPTY = "from odb_stream import FromDataset, Pipeline\n"
 BUILD = "    return Pipeline(FromDataset([{'input_ids': [1, 2]}]), *stages)\n"

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from odb_stream.batching.footprint import Footprint
-from odb_stream.batching.simulate import deal, simulate
+from odb_stream.batching.cost import Footprint
+from odb_stream.batching.simulate.figures import deal, simulate
 from odb_stream.config import Budget
 
 KEYS = [

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import odb_stream as odb
-from odb_stream.resume import merge
+from odb_stream.checkpoint import merge
 
 
 def lines(index: int) -> dict:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "storage"))
+sys.path.append(str(Path(__file__).parents[1] / "support"))
 
 from s3_server import S3Server, running_server
 

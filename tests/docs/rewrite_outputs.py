@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "storage"))
+sys.path.append(str(Path(__file__).parents[1] / "support"))
 
 from fences import ROOT, read_fences
 from outputs import ANYTHING

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from import_graph import ROOT
 
-from odb_stream.shardio.integrity import check_shard
-from odb_stream.shardio.tar import read_samples
+from odb_stream.shards.check import check_shard
+from odb_stream.shards.tar import read_samples
 
 DEMO = ROOT / "shards" / "demo"
 SHARDS = sorted(DEMO.glob("chat-*.tar"))

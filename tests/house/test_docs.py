@@ -11,7 +11,7 @@ import pytest
 from import_graph import ROOT
 
 from odb_stream import Budget, Loader, Sample, World, pop_step
-from odb_stream.shardio.members import open_members
+from odb_stream.shards.members import open_members
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "shards" / "README.md"]
 PAGES += sorted((ROOT / "docs").glob("*.md"))

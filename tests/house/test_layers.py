@@ -9,14 +9,20 @@ from import_graph import PACKAGE, find_cycle, imports, sources
 
 # What stands directly inside the package -> its layer. A new file or folder must be given a place here.
 LAYERS = {
-    "errors": 0, "sample": 0, "seeds": 0, "config": 0,
-    "batching": 1,
-    "stages": 2,
-    "shardio": 3, "runtime": 3,
-    "nodes": 4,
-    "": 5, "loader": 5, "meeting": 5, "epoch": 5, "passes": 5, "pipeline": 5, "resume": 5, "elastic": 5, "metrics": 5,
-    "inspection": 5,
-    "live": 6, "adapters": 6, "cli": 6,
+    "errors": 0, "sample": 0, "seeds": 0, "config": 0, "deprecated": 0,
+    "checkpoint": 1,
+    "batching": 2,
+    "storage": 3,
+    "shards": 4,
+    "sources": 5,
+    "stages": 6,
+    "prepare": 7,
+    "workers": 8,
+    "ranks": 9,
+    "nodes": 10,
+    "": 11, "loader": 11,
+    "inspection": 12, "live": 12, "adapters": 12, "resume": 12,
+    "cli": 13,
 }  # fmt: skip
 
 # batching is integers in, integers out: what it may import is listed, and everything else is refused.
@@ -26,7 +32,10 @@ PURE = {
 }  # fmt: skip
 
 # Worker processes import these; torch and transformers would cost each of them seconds and hundreds of megabytes.
-LIGHT = ("errors", "sample", "seeds", "config", "batching", "stages", "shardio", "runtime.workers")
+LIGHT = (
+    "errors", "sample", "seeds", "config", "checkpoint", "batching", "storage", "shards", "sources", "stages",
+    "prepare", "workers",
+)  # fmt: skip
 HEAVY = {"torch", "torchdata", "transformers", "accelerate", "lightning"}
 
 
@@ -72,16 +81,16 @@ def test_the_package_keeps_its_layers() -> None:
 BAD = {
     "a lower layer imports a higher one": ("odb_stream.stages.bad", "import odb_stream.nodes.pack", "higher layer"),
     "the same with from": ("odb_stream.errors", "from odb_stream.batching import window", "higher layer"),
-    "the same, relative": ("odb_stream.batching.bad", "from ..shardio.source import Reading", "higher layer"),
-    "the same, inside a function": ("odb_stream.runtime.bad", "def f():\n    import odb_stream.loader", "higher layer"),
+    "the same, relative": ("odb_stream.batching.bad", "from ..sources.source import Reading", "higher layer"),
+    "the same, inside a function": ("odb_stream.ranks.bad", "def f():\n    import odb_stream.loader", "higher layer"),
     "the package's own names from inside": ("odb_stream.nodes.bad", "from odb_stream import Loader", "higher layer"),
     "threads in batching": ("odb_stream.batching.bad", "import threading", "batching is pure"),
     "a clock in batching": ("odb_stream.batching.bad", "def f():\n    from time import monotonic", "batching is pure"),
     "files in batching": ("odb_stream.batching.bad", "from pathlib import Path", "batching is pure"),
     "torch in a stage": ("odb_stream.stages.bad", "import torch", "at module level"),
     "torch in a try": ("odb_stream.stages.bad", "try:\n    import torch.nn\nfinally:\n    pass", "at module level"),
-    "transformers in shardio": ("odb_stream.shardio.bad", "from transformers import AutoTokenizer", "at module level"),
-    "torch in the workers": ("odb_stream.runtime.workers", "class A:\n    import torch", "at module level"),
+    "transformers in shards": ("odb_stream.shards.bad", "from transformers import AutoTokenizer", "at module level"),
+    "torch in the workers": ("odb_stream.workers.pool", "class A:\n    import torch", "at module level"),
     "a cycle": ("odb_stream.seeds", "def f():\n    from odb_stream import sample", "cycle: "),
     "a folder without a layer": ("odb_stream.helpers.bad", "", "no layer"),
     "a module that is not there": ("odb_stream.stages.bad", "from odb_stream.nowhere import x", "does not exist"),
@@ -95,9 +104,9 @@ SOUND = {
     "odb_stream.batching": "",
     "odb_stream.batching.window": "import numpy as np\nfrom collections import deque\nfrom .. import sample",
     "odb_stream.stages": "def build():\n    import transformers",
-    "odb_stream.shardio": "",
-    "odb_stream.shardio.source": "import os",
-    "odb_stream.runtime.transport": "import torch.distributed",
+    "odb_stream.sources": "",
+    "odb_stream.sources.source": "import os",
+    "odb_stream.ranks.transport": "import torch.distributed",
     "odb_stream.nodes": "",
     "odb_stream.nodes.pack": "import torch",
     "odb_stream.loader": "from odb_stream.nodes.pack import Pack",

@@ -11,9 +11,9 @@ import pytest
 from import_graph import ROOT
 from PIL import ExifTags, Image
 
-from odb_stream.shardio.integrity import check_shard
-from odb_stream.shardio.tar import read_samples
-from odb_stream.stages.images import open_image
+from odb_stream.shards.check import check_shard
+from odb_stream.shards.tar import read_samples
+from odb_stream.stages.images.files import open_image
 
 VISION = ROOT / "shards" / "vision"
 SHARDS = sorted(VISION.glob("chat-*.tar"))

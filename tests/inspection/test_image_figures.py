@@ -23,7 +23,7 @@ def recipe() -> odb.Pipeline:
 
 
 def test_the_images_of_the_vision_recipe(recipe):
-    from odb_stream.stages.images import measure
+    from odb_stream.stages.images.files import measure
 
     found = inspect(recipe, samples=40, window=8)
     prepare = recipe.prepare(0)

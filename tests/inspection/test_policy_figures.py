@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import pytest
 from inspection_data import drop_fifth, pipeline, some_lengths
 
-from odb_stream.batching.footprint import Footprint
-from odb_stream.batching.simulate import deal, simulate
+from odb_stream.batching.cost import Footprint
+from odb_stream.batching.simulate.figures import deal, simulate
 from odb_stream.config import Budget, World
 from odb_stream.errors import ConfigError
 from odb_stream.inspection import inspect, policies

@@ -9,8 +9,8 @@ from inspection_data import FakeClock, Work, drop_fifth, fail_at_seven, pipeline
 import odb_stream as odb
 from odb_stream.inspection import timed
 from odb_stream.inspection.timed import OPENER, WHOLE, Spent, TimedChunk, TimedPrepare
-from odb_stream.runtime.workers import WorkerPool
 from odb_stream.sample import PreparedSample
+from odb_stream.workers.pool import WorkerPool
 
 
 def records(given: odb.Pipeline, count: int) -> list:

@@ -15,9 +15,9 @@ from ranks_training import Case
 
 import odb_stream as odb
 from odb_stream.live import LiveView
-from odb_stream.runtime import waits
-from odb_stream.runtime.gloo import Gloo
-from odb_stream.runtime.waits import Waits
+from odb_stream.nodes import waits
+from odb_stream.nodes.waits import Waits
+from odb_stream.ranks.gloo import Gloo
 
 CASE = Case((60, 20), shuffle=False, settings={"window": 64})
 WAITED = 10.0

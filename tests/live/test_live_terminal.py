@@ -77,7 +77,7 @@ def test_only_rank_0_draws_unless_another_is_told_to():
 @pytest.mark.parametrize("table", [None, True])
 def test_where_nobody_watches_nothing_is_written(table):
     body = f"with LiveView(loader, table={table}, clock=clock) as live:\n    steps(live)"
-    program = PROGRAM.format(folder=str(Path(__file__).parent), loader="", body=body)
+    program = PROGRAM.format(folder=str(Path(__file__).parents[1] / "support"), loader="", body=body)
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=SECONDS
     )

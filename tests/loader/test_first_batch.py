@@ -4,8 +4,8 @@ import pytest
 from loader_data import Ready
 
 import odb_stream as odb
-from odb_stream.resume import unsealed
-from odb_stream.shardio.shard_reading import SHUFFLE_BLOCK
+from odb_stream.checkpoint.fit import unsealed
+from odb_stream.sources.shard_reading import SHUFFLE_BLOCK
 
 MOST_RECORDS = 1024
 

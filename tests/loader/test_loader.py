@@ -159,7 +159,7 @@ def background_threads():
 
 
 def test_close_ends_the_thread_and_a_closed_loader_says_so(monkeypatch):
-    monkeypatch.setattr("odb_stream.loader.JOIN_SECONDS", 60)
+    monkeypatch.setattr("odb_stream.loader.loader.JOIN_SECONDS", 60)
     others = background_threads()
     stream = loader(Ready(3000))
     next(iterator := iter(stream))

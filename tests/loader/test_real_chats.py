@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 import odb_stream as odb
-from odb_stream.shardio.writer import jsonl_samples, write_shards
+from odb_stream.shards.writer import jsonl_samples, write_shards
 
 ROOT = Path(__file__).parents[2]
 CHATS = ROOT.parent / "shared" / "data" / "chat"

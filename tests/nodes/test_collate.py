@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from odb_stream.batching.footprint import Footprint
+from odb_stream.batching.cost import Footprint
 from odb_stream.config import Budget
 from odb_stream.errors import ConfigError
 from odb_stream.nodes.collate import STEP_KEY, packed, padded, pop_step

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from vision_support import FAMILIES, backend, encoded, members, picture, processor, turn
 
+from odb_stream.prepare.records import Lane, Prepare
 from odb_stream.sample import IGNORED_LABEL, PreparedSample, Record, SampleRef
 from odb_stream.stages import ChatTemplate, DecodeImages, ExpandVisualTokens, Tokenize
-from odb_stream.stages.images import open_image
-from odb_stream.stages.prepare import Lane, Prepare
+from odb_stream.stages.images.files import open_image
 
 START, END, PAD = (backend().token_to_id(token) for token in ("<|im_start|>", "<|im_end|>", "<|image_pad|>"))
 

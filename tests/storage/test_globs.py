@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odb_stream.shardio.storage.globs import has_magic, matches
+from odb_stream.storage.globs import has_magic, matches
 
 FILES = (
     "a.tar", "b.tar", "b1.tar", ".hidden.tar", "[x].tar", "x.tar",

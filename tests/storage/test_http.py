@@ -8,9 +8,9 @@ import pytest
 from http_server import Fault, FaultyServer
 from storage_support import fetching_threads, nothing_fetches
 
+from odb_stream import storage
 from odb_stream.errors import ConfigError, ShardError
-from odb_stream.shardio import storage
-from odb_stream.shardio.options import Storage
+from odb_stream.storage.options import Storage
 
 DATA = random.Random(5).randbytes(700_000)
 QUICK = Storage(retry_seconds=0.3)
@@ -25,7 +25,7 @@ def address(http: FaultyServer) -> str:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odb_stream.shardio.storage.retries.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("odb_stream.storage.retries.FIRST_PAUSE", 0.01)
 
 
 def read(address: str, offset: int = 0, options: Storage = LASTING) -> bytes:
@@ -236,8 +236,8 @@ def test_closing_early_ends_the_thread_at_once(http: FaultyServer) -> None:
 
 
 def test_closing_ends_the_wait_for_the_next_try(http: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odb_stream.shardio.storage.retries.FIRST_PAUSE", 3600.0)
-    monkeypatch.setattr("odb_stream.shardio.storage.retries.LONGEST_PAUSE", 3600.0)
+    monkeypatch.setattr("odb_stream.storage.retries.FIRST_PAUSE", 3600.0)
+    monkeypatch.setattr("odb_stream.storage.retries.LONGEST_PAUSE", 3600.0)
     http.files["/a.tar"] = DATA
     http.faults.append(Fault(drop_after=200_000))
     retrying = threading.Event()
@@ -247,13 +247,13 @@ def test_closing_ends_the_wait_for_the_next_try(http: FaultyServer, monkeypatch:
             retrying.set()
 
     watch = Watch()
-    logging.getLogger("odb_stream.shardio.storage.retries").addHandler(watch)
+    logging.getLogger("odb_stream.storage.retries").addHandler(watch)
     try:
         with storage.open_stream(f"{http.url}/a.tar", options=Storage(retry_seconds=7200)):
             assert retrying.wait(60)
         nothing_fetches()
     finally:
-        logging.getLogger("odb_stream.shardio.storage.retries").removeHandler(watch)
+        logging.getLogger("odb_stream.storage.retries").removeHandler(watch)
 
 
 @pytest.mark.slow

@@ -5,9 +5,9 @@ import os
 import pytest
 from http_server import Fault, FaultyServer
 
+from odb_stream import storage
 from odb_stream.errors import ConfigError, ShardError
-from odb_stream.shardio import storage
-from odb_stream.shardio.options import Storage
+from odb_stream.storage.options import Storage
 
 KEY = "a2V5"
 """A key as Azure gives them: base64."""

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from odb_stream.errors import ShardError
-from odb_stream.shardio.storage.access import StoreError
-from odb_stream.shardio.storage.read_ahead import Buffer, Stream
+from odb_stream.storage.access import StoreError
+from odb_stream.storage.read_ahead import Buffer, Stream
 
 
 def test_the_fetcher_waits_for_room() -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odb_stream.shardio.storage.failures import Failure, Kind, explain
-from odb_stream.shardio.storage.retries import FIRST_PAUSE, LONGEST_PAUSE, Patience, RequestFailed, retried
+from odb_stream.storage.failures import Failure, Kind, explain
+from odb_stream.storage.retries import FIRST_PAUSE, LONGEST_PAUSE, Patience, RequestFailed, retried
 
 BROKEN = Failure(Kind.TEMPORARY, "the connection broke")
 
@@ -78,7 +78,7 @@ def test_credentials_that_were_there_before_may_come_back() -> None:
 
 
 def test_a_request_is_repeated_until_it_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odb_stream.shardio.storage.retries.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("odb_stream.storage.retries.FIRST_PAUSE", 0.001)
     answers = iter([OSError("broken"), OSError("broken"), None])
 
     def request() -> str:

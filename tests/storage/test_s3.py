@@ -11,11 +11,12 @@ from http_server import Fault, FaultyServer
 from s3_server import BUCKET, FULL, READER, S3Server
 from storage_support import make_shard, nothing_fetches
 
+from odb_stream import storage
 from odb_stream.errors import ConfigError, ShardError
-from odb_stream.shardio import index, storage
-from odb_stream.shardio.options import Storage
-from odb_stream.shardio.tar import read_samples
-from odb_stream.shardio.writer import write_shards
+from odb_stream.shards import index
+from odb_stream.shards.tar import read_samples
+from odb_stream.shards.writer import write_shards
+from odb_stream.storage.options import Storage
 
 DATA = random.Random(6).randbytes(20_000_000)
 ROOT = f"s3://{BUCKET}"

@@ -13,10 +13,10 @@ from storage_jobs import SAMPLE_BYTES, loader, read_until_the_server_dies
 from storage_support import make_shard, nothing_fetches
 
 import odb_stream as odb
+from odb_stream import storage
 from odb_stream.errors import ShardError
-from odb_stream.shardio import storage
-from odb_stream.shardio.index import build_index, write_index
-from odb_stream.shardio.tar import read_samples
+from odb_stream.shards.index import build_index, write_index
+from odb_stream.shards.tar import read_samples
 
 ROOT = f"s3://{BUCKET}"
 SMALL = 64 * 1024
@@ -38,7 +38,7 @@ def killed_until_the_first_retry(server: S3Server) -> Iterator[None]:
             server.start()
 
     watch, thread = Watch(), threading.Thread(target=act)
-    logger = logging.getLogger("odb_stream.shardio.storage.retries")
+    logger = logging.getLogger("odb_stream.storage.retries")
     logger.addHandler(watch)  # first: what reads ahead may notice at once, and says so once
     try:
         server.kill()

@@ -8,10 +8,11 @@ import pytest
 from http_server import Fault, FaultyServer
 from storage_support import make_shard
 
+from odb_stream import storage
 from odb_stream.errors import ConfigError, OdbStreamError, ShardError
-from odb_stream.shardio import index, storage
-from odb_stream.shardio.options import Storage
-from odb_stream.shardio.tar import read_sample, read_samples
+from odb_stream.shards import index
+from odb_stream.shards.tar import read_sample, read_samples
+from odb_stream.storage.options import Storage
 
 SECRETS = ("hidden-user", "hidden-password", "hidden-signature", "hidden-key-id", "hidden-secret", "hidden-token")
 S3_SETTINGS = {

@@ -24,13 +24,13 @@ import numpy as np
 from waiting import waiting
 
 from odb_stream.batching.account import Account
+from odb_stream.batching.cost import Footprint, Size
 from odb_stream.batching.events import Deliver, Event, Exchange
-from odb_stream.batching.footprint import Footprint, Size
 from odb_stream.batching.groups import Group
-from odb_stream.batching.heads import EXHAUSTED, HEAD_FIELDS
-from odb_stream.batching.lockstep import Lockstep
-from odb_stream.batching.protocol import Program
-from odb_stream.batching.simulate import LengthPacker, deal
+from odb_stream.batching.messages import EXHAUSTED, HEAD_FIELDS
+from odb_stream.batching.program import Program
+from odb_stream.batching.simulate.figures import LengthPacker, deal
+from odb_stream.batching.simulate.lockstep import Lockstep
 from odb_stream.config import Budget
 
 FOOTPRINT = Footprint("padded", Budget(16_384))

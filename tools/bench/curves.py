@@ -24,8 +24,8 @@ from results import FOLDER, table
 from workloads import workload
 
 import odb_stream as odb
-from odb_stream.batching.footprint import Footprint
-from odb_stream.batching.simulate import LengthPacker, deal, simulate
+from odb_stream.batching.cost import Footprint
+from odb_stream.batching.simulate.figures import LengthPacker, deal, simulate
 
 WORKLOADS = ("chat", "mixed")
 LAYOUTS = ("padded", "packed")

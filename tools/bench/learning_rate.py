@@ -23,7 +23,7 @@ from transformers import AutoTokenizer
 
 import odb_stream as odb
 from odb_stream import stages
-from odb_stream.shardio.writer import read_jsonl
+from odb_stream.shards.writer import read_jsonl
 
 DEMO = Path(__file__).resolve().parents[2] / "shards" / "demo"
 SHAPE = {"vocabulary": 4096, "width": 64, "inner": 128, "layers": 2, "heads": 2}

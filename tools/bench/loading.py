@@ -26,8 +26,8 @@ from rows import AsTensors, Integers, pad
 import odb_stream as odb
 from odb_stream import stages
 from odb_stream.sample import Record, SampleRef
-from odb_stream.shardio.index import build_index, write_index
-from odb_stream.shardio.writer import write_shards
+from odb_stream.shards.index import build_index, write_index
+from odb_stream.shards.writer import write_shards
 
 TOKENIZER = Path(__file__).resolve().parents[2] / "shards" / "demo" / "tokenizer"
 BUDGET = 16_384

@@ -16,8 +16,8 @@ from peers import lhotse_missing, lhotse_schedule
 from results import table
 from workloads import ARRAYS, SAMPLES, SEEDED, arrays, workload
 
-from odb_stream.batching.footprint import Footprint
-from odb_stream.batching.simulate import Figures, deal, measure, simulate
+from odb_stream.batching.cost import Footprint
+from odb_stream.batching.simulate.figures import Figures, deal, measure, simulate
 from odb_stream.config import Budget
 
 BUDGET = 16_384

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 import odb_stream as odb
-from odb_stream.batching.states import RoundState
+from odb_stream.checkpoint.state import RoundState
 from odb_stream.nodes import align
-from odb_stream.shardio.index import build_index, write_index
-from odb_stream.shardio.writer import write_shards
+from odb_stream.shards.index import build_index, write_index
+from odb_stream.shards.writer import write_shards
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "pipelines"))
 

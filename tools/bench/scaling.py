@@ -20,8 +20,8 @@ import numpy as np
 from alignment import eight_ranks, many_ranks
 from results import table
 
-from odb_stream.batching.footprint import Footprint
-from odb_stream.batching.simulate import LengthPacker
+from odb_stream.batching.cost import Footprint
+from odb_stream.batching.simulate.figures import LengthPacker
 from odb_stream.config import Budget
 
 HELD = 128

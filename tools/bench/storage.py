@@ -34,11 +34,11 @@ from pathlib import Path
 import webdataset
 from webdataset.tariterators import group_by_keys, tar_file_iterator
 
-from odb_stream.shardio import storage
-from odb_stream.shardio.options import Storage
-from odb_stream.shardio.tar import read_sample, read_samples
+from odb_stream import storage
+from odb_stream.shards.tar import read_sample, read_samples
+from odb_stream.storage.options import Storage
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "storage"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 
 from s3_server import BUCKET, FULL, S3Server, program
 

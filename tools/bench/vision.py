@@ -234,8 +234,8 @@ def memory(samples: int, window: int) -> dict[str, Any]:
 
 def balance(ranks: int, tokens: int) -> dict[str, Any]:
     """Critical ratios of the demo, by layout."""
-    from odb_stream.batching.footprint import Footprint
-    from odb_stream.batching.simulate import deal, simulate
+    from odb_stream.batching.cost import Footprint
+    from odb_stream.batching.simulate.figures import deal, simulate
 
     demo = vision_chat.build()
     prepare = demo.prepare(seed=0)

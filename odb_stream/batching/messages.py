@@ -1,0 +1,111 @@
+"""Heads and causes: the integers with which every gather of heads begins, and what ranks say when a run must stop."""
+
+import numpy as np
+
+from odb_stream.batching.account import Account, encode
+from odb_stream.batching.groups import Integers
+from odb_stream.checkpoint.state import Place
+from odb_stream.config import FailureBudget
+from odb_stream.errors import ConfigError, PeerError, ShardError, StateError
+
+EXHAUSTED, FAILED, CLOSING = 1, 2, 4
+"""Bits of the status word that starts every head."""
+
+DAMAGED, RECEIVED = 4, 5
+"""Columns of a head: damaged samples and records so far."""
+
+HEAD_FIELDS = 6
+"""Status, number of groups, epoch, round, damaged samples, records; the account follows."""
+
+MESSAGE_BYTES = 2048
+"""Room for the cause of a failure, in UTF-8."""
+
+
+def pack_head(status: int, planned: int, epoch: int, number: int, account: Account) -> Integers:
+    """What a rank says of itself at the start of a round."""
+    fields = [status, planned, epoch, number, account.damaged, account.received]
+    return np.concatenate([np.array(fields, dtype=np.int64), encode(account)])
+
+
+def pack_beginning(epoch: int, resume: Place | None) -> Integers:
+    """Where a rank's run begins: epoch, and after a resume the round, its last step delivered, and steps before."""
+    if resume is None:
+        return np.array([epoch, -1, -1, 0], dtype=np.int64)
+    return np.array([epoch, resume.round.round, resume.progress.place, resume.progress.steps], dtype=np.int64)
+
+
+def check_beginnings(beginnings: Integers, rank: int) -> None:
+    """Raise, by rank ``rank``, unless all ranks begin at the same place: a StateError where states differ."""
+    own = beginnings[rank].tolist()
+    for other, theirs in enumerate(beginnings.tolist()):
+        if theirs == own:
+            continue
+        if own[1] < 0 and theirs[1] < 0:
+            check_in_step(np.array([[0, 0, epoch, 0] for epoch in beginnings[:, 0].tolist()]), rank, own[0], 0)
+        raise StateError(
+            f"rank {rank} goes on {_words(own)}, but rank {other} {_words(theirs)}: give all ranks the states of the "
+            "same step of the same run"
+        )
+
+
+def _words(beginning: list[int]) -> str:
+    epoch, number, place, steps = beginning
+    if number < 0:
+        return f"at the start of epoch {epoch}"
+    return f"after {steps} steps of epoch {epoch} (step {place} of round {number})"
+
+
+def check_in_step(heads: Integers, rank: int, epoch: int, number: int) -> None:
+    """Raise a PeerError, by rank ``rank``, if another rank is in another round or epoch."""
+    for other, (their_epoch, their_number) in enumerate(heads[:, 2:4].tolist()):
+        if (their_epoch, their_number) != (epoch, number):
+            raise PeerError(
+                f"rank {other} is in round {their_number} of epoch {their_epoch}, but rank {rank} in round {number} of "
+                f"epoch {epoch}: every rank must run the same epochs, one `for` loop each"
+            )
+
+
+def pack_cause(failure: Exception | None) -> Integers:
+    """The cause of a rank's failure as a fixed number of integers; zeros without one."""
+    message = np.zeros(MESSAGE_BYTES, dtype=np.uint8)
+    if failure is not None:
+        text = f"{type(failure).__name__}: {failure}".encode()[:MESSAGE_BYTES]
+        message[: len(text)] = np.frombuffer(text, dtype=np.uint8)
+    return message.view(np.int64)
+
+
+def stop_error(status: Integers, messages: Integers, place: str) -> PeerError:
+    """The error of all ranks that did not leave themselves: the lowest rank that failed, else the lowest that left."""
+    failed = np.flatnonzero(status & FAILED).tolist()
+    if failed:
+        cause = messages[failed[0]].tobytes().rstrip(b"\0").decode(errors="replace")
+        return PeerError(f"rank {failed[0]} failed ({place}): {cause}")
+    left = np.flatnonzero(status & CLOSING).tolist()
+    return PeerError(
+        f"rank {left[0]} left its loop early ({place}): all ranks must leave at the same step, and a rank that stops "
+        "because of an error should raise it"
+    )
+
+
+MOST_DRY_ROUNDS = 32
+"""Rounds without a step after which a run with a quota is given up."""
+
+
+def check_yield(dry_rounds: int, dropped: dict[str, int]) -> None:
+    """Raise, on all ranks alike, when round after round of a run with a quota emits nothing: it would never end."""
+    if dry_rounds == MOST_DRY_ROUNDS:
+        raise ConfigError(
+            f"closure is 'quota', but {MOST_DRY_ROUNDS} rounds in a row emitted no sample on any rank (dropped so far: "
+            f"{dropped}): their images are broken, the log tells of the first"
+        )
+
+
+def check_damage(budget: FailureBudget, damaged: int, received: int, place: str) -> None:
+    """Raise a ShardError if all ranks together met more damaged samples than the budget allows."""
+    allowed = budget.allowed(received)
+    if allowed is not None and damaged > allowed:
+        raise ShardError(
+            f"{place}: {damaged} of {received} records over all ranks are damaged, the failure budget allows {allowed} "
+            f"({budget}): see the quarantine file or the log, repair the shards (`odb-stream check`), or raise "
+            "failure_budget"
+        )

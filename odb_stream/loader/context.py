@@ -1,0 +1,101 @@
+"""What the epochs of a loader share, and how a pass over the data is opened: read, and prepared in the worker pool."""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torchdata.nodes import BaseNode
+
+from odb_stream.batching.cost import Footprint
+from odb_stream.checkpoint.fit import Saved
+from odb_stream.checkpoint.reshard import reading_of
+from odb_stream.config import Settings, World
+from odb_stream.errors import OdbStreamError, StateError
+from odb_stream.loader.statistics import Totals
+from odb_stream.nodes.mixed_modality import DummyRule
+from odb_stream.nodes.pack import Held
+from odb_stream.nodes.prepare import Outcome, PrepareRecords
+from odb_stream.nodes.read import CHUNK, Read
+from odb_stream.nodes.waits import Waits
+from odb_stream.ranks.transport import Transport
+from odb_stream.sample import Drop, PreparedSample, ReadingPosition
+from odb_stream.shards.quarantine import Quarantine
+from odb_stream.sources.source import OpenSource, Reading
+from odb_stream.workers.pool import WorkerPool
+
+
+@dataclass
+class Shop:
+    """What all epochs of a loader share: the declaration, the processes, the connection to other ranks, the books."""
+
+    source: OpenSource
+    settings: Settings
+    world: World
+    pool: WorkerPool
+    transport: Transport
+    first_reading: Reading | None
+    dummy: DummyRule | None = None
+    quarantine: Quarantine | None = None
+    waits: Waits = field(default_factory=Waits)
+    mine: Totals = field(default_factory=Totals)
+    everyone: Totals = field(default_factory=Totals)
+    logged_reasons: set[str] = field(default_factory=set)
+    last_thread: threading.Thread | None = None
+    warned_of_scale: bool = False
+    states: deque[tuple[int | None, Saved]] = field(default_factory=deque)
+    """Where one can go on: after the last steps of the running epoch, by number (None for its start), newest last."""
+
+    @property
+    def footprint(self) -> Footprint:
+        """The cost rule, with room for the dummy image where one may be needed."""
+        if self.dummy is None:
+            return Footprint.of(self.settings)
+        image = self.dummy.image
+        return Footprint.of(self.settings, dummy_tokens=image.tokens, dummy_patches=image.image.patches)
+
+    def reading(self, number: int, rest: str | None) -> Reading:
+        """Open one pass over the data, or its ``rest``; the first was opened when the loader was built."""
+        if rest is not None:
+            return reading_of(rest, self.source, self.world, self.settings.seed)
+        first, self.first_reading = self.first_reading, None
+        if number == 0 and first is not None:
+            return first
+        return self.source.reading(self.world, seed=self.settings.seed, epoch=number)
+
+
+class Passes:
+    """Opens the passes of one rank over its data. Refers to no stream, so that a forgotten one can be collected."""
+
+    def __init__(self, shop: Shop, rest: str | None) -> None:
+        self._shop = shop
+        self._rest = rest
+        self.readings: list[Reading] = []
+
+    def open(self, number: int, position: ReadingPosition) -> BaseNode[Outcome]:
+        """The prepared records of a pass, in order, from a position on."""
+        shop = self._shop
+        reading = shop.reading(number, self._rest)
+        self.readings.append(reading)
+        read = Read(reading, shop.waits, position)
+        return PrepareRecords(read, shop.pool, workers=shop.settings.workers, waits=shop.waits)
+
+    def reread(self, held: Sequence[Held]) -> list[PreparedSample]:
+        """Samples that this rank held before a resume, read and prepared again."""
+        if not held:
+            return []
+        pool, reading = self._shop.pool, self.readings[-1]
+        records = reading.fetch_all(held)
+        chunks = [records[first : first + CHUNK] for first in range(0, len(records), CHUNK)]
+        samples = []
+        for chunk, future in [(chunk, pool.submit(chunk)) for chunk in chunks]:
+            for record, outcome in zip(chunk, pool.wait(future).outcomes(chunk), strict=False):
+                if isinstance(outcome, OdbStreamError):
+                    raise outcome
+                if isinstance(outcome, Drop):
+                    raise StateError(
+                        f"{record.where} was held when the state was saved, and is dropped now ({outcome.reason} "
+                        f"{outcome.detail}): go on with the same data, stages and versions"
+                    )
+                samples.append(outcome)
+        return samples

@@ -1,0 +1,219 @@
+"""One run over the data: the node graph from reading to finished batches, and the iterator that a ``for`` loop gets."""
+
+import logging
+import weakref
+from collections.abc import Iterator
+
+from torchdata.nodes import BaseNode
+
+from odb_stream.batching.ledger import Ledger
+from odb_stream.batching.program import Program
+from odb_stream.checkpoint.fit import Carried, Saved
+from odb_stream.errors import StageError, StateError
+from odb_stream.loader.context import Passes, Shop
+from odb_stream.loader.statistics import Totals
+from odb_stream.nodes.accumulate import Accumulate
+from odb_stream.nodes.align import Align, Step
+from odb_stream.nodes.channel import Channel
+from odb_stream.nodes.collate import STEP_KEY, Batch, Collate, Finished
+from odb_stream.nodes.decoder import Decoder
+from odb_stream.nodes.drops import Drops
+from odb_stream.nodes.loss_scale_guard import Watch, watched
+from odb_stream.nodes.pack import Pack
+from odb_stream.nodes.prefetch import Prefetch
+from odb_stream.sample import PreparedSample
+
+logger = logging.getLogger(__name__)
+
+
+class Stream:
+    """The node graph of one program: a pass over the data, or with a quota an endless one that serves many epochs."""
+
+    def __init__(self, shop: Shop, begin: Saved) -> None:
+        settings = shop.settings
+        number = begin.stream
+        place = None if begin.step is None else begin.step.begin()
+        self._shop = shop
+        self._passes = Passes(shop, begin.rest)
+        self.settled = False
+        repeat = settings.closure == "quota"
+        footprint = shop.footprint
+        self.drops = Drops(shop.logged_reasons, shop.quarantine)
+        self.rest = begin.rest
+        carried = begin.carried or Carried(0, 0)
+        self.drops.restore(carried.drops if place is None else place.progress.packer)
+        self.pack = Pack(
+            self._passes.open,
+            self._passes.reread,
+            settings,
+            footprint,
+            self.drops,
+            begin=carried.packer(number) if place is None else place.round.packer,
+            repeat=repeat,
+        )
+        channel: Channel[Finished] = Channel(
+            most_items=settings.lookahead, most_bytes=settings.max_bytes // 2, waits=shop.waits
+        )
+        self.program: Program[PreparedSample] = Program(
+            rank=shop.world.rank,
+            ranks=shop.world.size,
+            packer=self.pack,
+            footprint=footprint,
+            seed=settings.seed,
+            epoch=number,
+            closing=lambda: not channel.wanted,
+            rebalance=settings.rebalance,
+            quota=settings.quota,
+            most_bytes=settings.max_bytes,
+            failure_budget=settings.failure_budget,
+            resume=place,
+            ledger=Ledger(carried.steps, carried.samples_seen),
+        )
+        decoder = Decoder(shop.pool, footprint, shop.waits, self.drops)
+        self.align = Align(
+            self.program,
+            shop.transport,
+            decoder,
+            pad_token=settings.pad_token_id,
+            dummy=shop.dummy,
+            epoch=begin.epoch,
+            waits=shop.waits,
+        )
+        self.align.taken = begin.taken
+        if begin.step is not None:
+            self.align.moved_in, self.align.moved_out = begin.step.moved_in, begin.step.moved_out
+        self._prefetch = Prefetch(
+            Collate(self.align, settings),
+            channel=channel,
+            waits=shop.waits,
+            at_end=self.align.finish,
+            after=shop.last_thread,
+        )
+        self._head: BaseNode[Finished] = self._prefetch
+        if settings.grad_accum > 1:
+            self._head = Accumulate(
+                self._prefetch, steps=settings.grad_accum, ranks=shop.world.size, rest=begin.accumulation
+            )
+        shop.last_thread = self._prefetch.thread
+        self._prefetch.start()
+
+    def take(self) -> Finished:
+        """The next finished batch; raises StopIteration at the end and whatever ended the stream otherwise."""
+        finished: Finished = next(self._head)
+        return finished
+
+    def close(self) -> None:
+        """Stop at once; what was not taken is let go and counted."""
+        self._prefetch.close()
+        self.settle(ended=False)
+
+    def settle(self, *, ended: bool) -> None:
+        """Enter drops and abandoned samples into the books, once; ``ended`` tells whether the data came to an end."""
+        if self.settled:
+            return
+        self.settled = True
+        self.drops.flush()
+        self.add_to(self._shop.mine, self._shop.everyone)
+        if ended:
+            return
+        here, moved = self._expected(), self.align.moved_in - self.align.moved_out
+        self._shop.mine.abandoned += here + moved - self.align.taken - self.drops.by_reason.total()
+        self._shop.everyone.abandoned = self._shop.mine.abandoned
+
+    def add_to(self, mine: Totals, everyone: Totals) -> None:
+        """Add what this stream dropped so far."""
+        mine.add(self.pack.account(), self.drops.by_source)
+        everyone.add(self.program.account if self._shop.world.size > 1 else self.pack.account())
+
+    def _expected(self) -> int:
+        samples = self._passes.readings[0].samples
+        if samples is None or self._shop.settings.closure == "quota":
+            return self.pack.received
+        return samples
+
+
+class Epoch(Iterator[Batch]):
+    """One ``for`` loop over a stream; what ``iter(loader)`` gives. Keeps the loader, ``owner``, alive and connected."""
+
+    def __init__(self, shop: Shop, stream: Stream, begin: Saved, owner: object) -> None:
+        self._owner = owner
+        self._shop = shop
+        self.stream = stream
+        self._number = begin.epoch
+        self._emitted_by_all = begin.samples_seen
+        self._watch = Watch()
+        self._ended = False
+        self._superseded = False
+        self._finalizer = weakref.finalize(self, stream.close)
+
+    @property
+    def running(self) -> bool:
+        """Whether a further batch may come."""
+        return not self._ended and not self._superseded
+
+    def __next__(self) -> Batch:
+        if self._superseded:
+            raise StateError(
+                f"this iterator of epoch {self._number} was ended by close() or by a new iterator of the same Loader"
+            )
+        if self._ended:
+            raise StopIteration
+        try:
+            batch, step = self.stream.take()
+        except StopIteration:
+            self._finish()
+            raise
+        self.stream.align.taken += step.info.samples
+        self._emitted_by_all += step.totals.samples
+        self._shop.mine.count(step.info)
+        self._shop.everyone.count_all(step.totals)
+        if step.ends_epoch:
+            self._end()
+        self._keep_state(step)
+        batch[STEP_KEY] = step.info if self._shop.world.size == 1 else watched(step.info, self._watch)
+        return batch
+
+    def _keep_state(self, step: Step) -> None:
+        shop = self._shop
+        number = self._number + step.ends_epoch
+        stream, taken = self.stream.program.epoch, self.stream.align.taken
+        rest = None if step.ends_epoch else self.stream.rest
+        saved = Saved(
+            number, stream, shop.mine.copy(), shop.everyone.copy(), step.state, step.accumulation, taken, rest
+        )
+        shop.states.append((step.info.step, saved))
+
+    def _end(self) -> None:
+        self._ended = True
+        self._finalizer.detach()
+
+    def _finish(self) -> None:
+        self._end()
+        self.stream.settle(ended=True)
+        following, shop = self._number + 1, self._shop
+        shop.states.append((None, Saved(following, following, shop.mine.copy(), shop.everyone.copy())))
+        self._warn_of_scale()
+        dropped = self.stream.program.account.dropped
+        if not self._emitted_by_all and dropped:
+            raise StageError(
+                f"epoch {self._number}: all {sum(dropped.values())} samples were dropped ({dropped}), nothing is left "
+                "to train on; the log names the first sample of each reason"
+            )
+
+    def _warn_of_scale(self) -> None:
+        """Warn once where a whole epoch went by on several ranks without a look at the loss scale."""
+        shop = self._shop
+        if shop.world.size > 1 and self._emitted_by_all and not (self._watch.loss_scale_read or shop.warned_of_scale):
+            shop.warned_of_scale = True
+            logger.warning(
+                "rank %d: loss_scale was not read in a whole epoch on %d ranks, so ranks with few supervised tokens "
+                "weigh too much and idle steps are trained on: multiply each loss by pop_step(batch).loss_scale",
+                shop.world.rank,
+                shop.world.size,
+            )
+
+    def close(self) -> None:
+        """End this epoch now; samples that were not emitted count as abandoned."""
+        if self.running:
+            self._superseded = True
+            self._finalizer()

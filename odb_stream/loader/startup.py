@@ -1,0 +1,88 @@
+"""What is settled when a loader is built: this rank's place, the connection, and that all ranks mean the same."""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch.distributed as dist
+
+from odb_stream.config import SHARED_SETTINGS, MixedModality, Settings, World
+from odb_stream.errors import ConfigError
+from odb_stream.nodes.mixed_modality import DummyImage, DummyRule
+from odb_stream.ranks.gloo import Gloo
+from odb_stream.ranks.mesh import Mirrored
+from odb_stream.ranks.transport import Local, Transport
+from odb_stream.sources.pipeline import Pipeline
+from odb_stream.sources.source import Segment
+from odb_stream.stages.visual import expander
+
+
+def current_world() -> World:
+    """This process's place by torch.distributed, or alone where that is not running."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return World()
+    return World(dist.get_rank(), dist.get_world_size())
+
+
+def connect(world: World, timeout: float) -> Transport:
+    """A transport between the ranks of a world. All of them must call this."""
+    if world.size == 1 and world.places is None:
+        return Local()
+    if not (dist.is_available() and dist.is_initialized()):
+        raise ConfigError(
+            f"World.size is {world.size}, but torch.distributed is not running: call init_process_group first"
+        )
+    if world.places is not None:
+        whole = World(dist.get_rank(), len(world.places), world.group)
+        return Mirrored(Gloo(whole, timeout=timeout), world.places)
+    return Gloo(world, timeout=timeout)
+
+
+def dummy_image(pipeline: Pipeline, mode: MixedModality, ranks: int) -> DummyRule | None:
+    """The image that ranks without one are given, and when; None where there is no need."""
+    expand = expander(pipeline.all_stages)
+    if mode == "off" or (mode == "auto" and (ranks == 1 or expand is None)):
+        return None
+    if expand is None:
+        raise ConfigError("mixed_modality is 'dummy', but the pipeline has no ExpandVisualTokens: there are no images")
+    return DummyRule(DummyImage.of(expand), always=mode == "dummy")
+
+
+def leave(transport: Transport) -> None:
+    transport.leave()
+    transport.close()
+
+
+def agree(settings: Settings, transport: Transport) -> None:
+    """Raise a ConfigError, on every rank, that names the first setting in which ranks differ."""
+    values = [repr(getattr(settings, name)) for name in SHARED_SETTINGS]
+    digests = [hashlib.blake2b(value.encode(), digest_size=8).digest() for value in values]
+    table = transport.gather(np.frombuffer(b"".join(digests), dtype=np.int64).copy())
+    for name, value, column in zip(SHARED_SETTINGS, values, table.T.tolist(), strict=True):
+        for rank, digest in enumerate(column):
+            if digest != column[0]:
+                raise ConfigError(
+                    f"{name} differs between rank 0 and rank {rank} (on this rank, {transport.rank}, it is {value}): "
+                    "give every rank the same settings"
+                )
+
+
+def plan_in_words(world: World, plan: Sequence[Segment]) -> str:
+    """What a rank reads in the first epoch, in words; for a map-style dataset there is no plan."""
+    who = f"rank {world.rank} of {world.size}"
+    if not plan:
+        return f"{who} reads its part of a dataset"
+    where = f"{len({part.address for part in plan}):,} shards"
+    if any(part.step > 1 for part in plan):
+        return f"{who} reads {where} and keeps each {plan[0].step}-th sample, for not all have an index"
+    ends = [part.stop for part in plan]
+    if None in ends:
+        return f"{who} reads {where} as a whole, for not all have an index"
+    samples = sum(end - part.start for part, end in zip(plan, ends, strict=True) if end is not None)
+    return f"{who} reads {samples:,} samples in {where}, split by their indexes"
+
+
+def total_samples(samples: int | None, transport: Transport) -> int | None:
+    """Samples over all ranks; None when some rank does not know its own."""
+    known = transport.gather(np.array([-1 if samples is None else samples], dtype=np.int64))[:, 0].tolist()
+    return None if -1 in known else sum(known)

@@ -1,1 +1,0 @@
-"""What runs: worker processes, hand-over between threads, and the time spent waiting."""

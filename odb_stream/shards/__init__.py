@@ -1,0 +1,1 @@
+"""Tar shards: their format, their index, reading, writing, checking, and the list of damaged samples."""

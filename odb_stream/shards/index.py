@@ -1,0 +1,160 @@
+"""The sidecar index of a shard, ``SHARD.tar.idx.json``: where each sample starts, so that reading can begin anywhere.
+
+One JSON object. Its first line holds the version, the shard's size in bytes and the number of samples, so that these
+can be read alone; then come the keys, the byte offsets and the checksums (CRC-32 over names and data) of the samples.
+"""
+
+import functools
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from odb_stream import storage
+from odb_stream.errors import ShardError
+from odb_stream.shards.tar import TarSample, read_samples
+from odb_stream.storage import addresses
+from odb_stream.storage.options import DEFAULT, Storage
+
+VERSION = 1
+_FIRST_LINE_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIndex:
+    """What is known of a shard of ``shard_bytes`` bytes; one key, byte offset and checksum for each sample.
+
+    ``present_bytes`` is what a cut shard still has; None where nobody looked.
+    """
+
+    shard_bytes: int
+    keys: tuple[str, ...]
+    offsets: tuple[int, ...]
+    checksums: tuple[int, ...]
+    present_bytes: int | None = field(default=None, compare=False)
+
+    @property
+    def samples(self) -> int:
+        """How many samples the shard holds."""
+        return len(self.keys)
+
+    def verify(self, address: str, sample: TarSample) -> None:
+        """Raise ShardError unless the index knows this sample at this place."""
+        number = sample.index
+        if number >= self.samples:
+            raise stale(address, f"the shard holds more than the {self.samples} samples of its index")
+        if (sample.key, sample.offset) != (self.keys[number], self.offsets[number]):
+            raise stale(
+                address,
+                f"sample {number} is key {sample.key!r} at byte offset {sample.offset}, the index has key "
+                f"{self.keys[number]!r} at {self.offsets[number]}",
+            )
+
+
+def index_address(address: str) -> str:
+    """Where the index of a shard lies: beside it; in a signed HTTP address the query stays at the end."""
+    return addresses.beside(address, storage.INDEX_SUFFIX)
+
+
+def stale(address: str, what: str) -> ShardError:
+    """The error of an index that does not fit its shard."""
+    name = storage.log_name(index_address(address))
+    return ShardError(f"{name}: {what}; run `odb-stream index` again on {storage.log_name(address)}")
+
+
+def checksum(sample: TarSample) -> int:
+    """CRC-32 over the sample's extensions and data, in file order."""
+    crc = 0
+    for extension, data in sample.members.items():
+        crc = zlib.crc32(data, zlib.crc32(extension.encode("utf-8", "surrogateescape"), crc))
+    return crc
+
+
+def index_of(samples: Iterable[TarSample], shard_bytes: int) -> ShardIndex:
+    """The index of a shard of that size which holds these samples."""
+    entries = [(sample.key, sample.offset, checksum(sample)) for sample in samples]
+    keys, offsets, checksums = zip(*entries, strict=True) if entries else ((), (), ())
+    return ShardIndex(shard_bytes, keys, offsets, checksums)
+
+
+def build_index(address: str, options: Storage = DEFAULT) -> ShardIndex:
+    """Read a whole shard and index it. Raises ShardError where the shard is damaged."""
+    return index_of(read_samples(address, options=options), storage.size(address, options))
+
+
+def write_index(address: str, index: ShardIndex, options: Storage = DEFAULT) -> str:
+    """Write a shard's index beside it; returns the index's address."""
+    first_line = json.dumps({"version": VERSION, "shard_bytes": index.shard_bytes, "samples": index.samples})
+    columns = {"keys": index.keys, "offsets": index.offsets, "checksums": index.checksums}
+    lines = [first_line[:-1], *(f'"{name}": {json.dumps(values)}' for name, values in columns.items())]
+    storage.write_atomic(index_address(address), (",\n".join(lines) + "}\n").encode(), options)
+    return index_address(address)
+
+
+def read_index(address: str, options: Storage = DEFAULT, *, may_be_cut: bool = False) -> ShardIndex | None:
+    """A shard's index; None where there is none. Raises ShardError where it is unreadable or does not fit the shard.
+
+    A shard shorter than its index says does not fit either, unless it ``may_be_cut``: the index then tells what is
+    missing.
+    """
+    text = storage.read_if_there(index_address(address), options)
+    if text is None:
+        return None
+    content = _parse(text)
+    samples, present = _samples_and_bytes(address, content, options, may_be_cut=may_be_cut)
+    columns = [content.get(name) for name in ("keys", "offsets", "checksums")]
+    if not all(_is_column(column, samples, kind) for column, kind in zip(columns, (str, int, int), strict=True)):
+        raise stale(address, "the index is damaged: it does not hold a key, an offset and a checksum for each sample")
+    keys, offsets, checksums = (tuple(column or ()) for column in columns)
+    return ShardIndex(content["shard_bytes"], keys, offsets, checksums, present)
+
+
+def read_count(address: str, options: Storage = DEFAULT, *, may_be_cut: bool = False) -> int | None:
+    """How many samples a shard's index counts, from its first line; None where there is no index. Raises as above."""
+    start = storage.read_if_there(index_address(address), options, length=_FIRST_LINE_BYTES)
+    if start is None:
+        return None
+    content = _parse(start.partition(b"\n")[0].rstrip(b", \r") + b"}")
+    if content:
+        return _samples_and_bytes(address, content, options, may_be_cut=may_be_cut)[0]
+    index = read_index(address, options, may_be_cut=may_be_cut)
+    return None if index is None else index.samples
+
+
+def read_counts(
+    shards: Sequence[str], options: Storage = DEFAULT, *, may_be_cut: bool = False
+) -> list[int | None]:
+    """The same for many shards; where they lie in a store, many are asked for at once. Raises as above."""
+    return storage.concurrently(functools.partial(read_count, options=options, may_be_cut=may_be_cut), shards)
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    """The JSON object in these bytes; an empty one where there is none."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _samples_and_bytes(
+    address: str, content: dict[str, Any], options: Storage, *, may_be_cut: bool
+) -> tuple[int, int]:
+    """The number of samples that an index of this version states for a shard, and the bytes that this has now."""
+    if not content:
+        raise stale(address, "the index is not a JSON object")
+    if content.get("version") != VERSION:
+        raise stale(address, f"the index has version {content.get('version')!r}, this package reads {VERSION}")
+    present = storage.size(address, options)
+    was = content.get("shard_bytes")
+    if was != present and not (may_be_cut and isinstance(was, int) and present < was):
+        raise stale(address, f"the index is stale: it was made for {was!r} bytes, the shard has {present}")
+    samples = content.get("samples")
+    if type(samples) is not int or samples < 0:
+        raise stale(address, f"the index counts {samples!r} samples")
+    return samples, present
+
+
+def _is_column(column: object, length: int, kind: type) -> bool:
+    return isinstance(column, list) and len(column) == length and all(type(value) is kind for value in column)

@@ -1,0 +1,105 @@
+"""A walk over a tar archive from end to end: its files in order, every fault in its structure, and the way past it."""
+
+import logging
+from collections.abc import Generator
+
+from odb_stream.shards.tar.byte_cursor import Tape
+from odb_stream.shards.tar.faults import REPAIR, Fault
+from odb_stream.shards.tar.headers import BLOCK, Entry, find_header, is_header, read_entry
+
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+}
+
+logger = logging.getLogger(__name__)
+
+
+def walk(tape: Tape, *, to_end: bool = True) -> Generator[Entry | Fault, None, None]:
+    """The files of an archive and its faults, in order; links are logged and left out, folders left out.
+
+    The data of a file can be read from the tape before the next item is asked for. Who goes on after a fault gets the
+    files from the next tar header on that can be found. Without ``to_end`` the walk ends at the first empty block and
+    does not look whether the archive ends there properly; with a limit on the tape it may also end at the limit.
+    """
+    block, doubtful = tape.read(BLOCK), False
+    while True:
+        if not block.strip(b"\0"):
+            if (block and not to_end) or (not block and tape.at == tape.limit):
+                return
+            fault, block, doubtful = _at_empty_block(tape, block)
+            if fault is not None:
+                yield fault
+            if not block:
+                return
+        item = read_entry(tape, block)
+        if isinstance(item, Fault):
+            yield _first_fault(tape, block, item) if item.offset == tape.start and not is_header(block) else item
+            if item.offset == 0 and _compression(block):
+                return
+            block, doubtful = find_header(tape, tape.read(BLOCK))
+            if not block:
+                return
+            continue
+        if item.regular:
+            yield item._replace(doubtful=doubtful) if doubtful else item
+            doubtful = False
+        elif item.link:
+            _tell_of_link(tape, item)
+        if not tape.advance(item.end):
+            yield Fault("damaged_tar", item.offset, f"the data of member {item.name!r} is cut")
+            return
+        block = tape.read(BLOCK)
+
+
+def _at_empty_block(tape: Tape, block: bytes) -> tuple[Fault | None, bytes, bool]:
+    """What is wrong with an archive that ends here, with the next header after it, if any, as of ``find_header``.
+
+    A proper end is two blocks of zeros, and nothing but zeros after them.
+    """
+    offset = tape.at - len(block)
+    if not block and offset == tape.start == 0:
+        return Fault("unreadable_shard", 0, "the file is empty"), b"", False
+    empty = 0
+    while block and not block.strip(b"\0"):
+        empty += len(block)
+        before = block
+        block = tape.read(BLOCK)
+    if block:
+        way_out = "write one tar of the parts (tars cannot be joined by cat), or the shard again"
+        fault = Fault("damaged_tar", offset, "data follows the first end block of the tar", way_out)
+        return fault, *find_header(tape, block, before if empty > BLOCK else None)
+    if empty >= 2 * BLOCK or tape.at == tape.limit:
+        return None, b"", False
+    way_out = "it was cut, or its writer did not finish: copy or write the shard again"
+    # The first end block is there: whatever is missing, it is no member.
+    complete = empty >= BLOCK
+    return Fault("damaged_tar", offset, "the tar lacks its two end blocks", way_out, complete), b"", False
+
+
+def _first_fault(tape: Tape, block: bytes, fault: Fault) -> Fault:
+    """The fault of a block that is no header where reading begins, in words that fit the place."""
+    if tape.start:
+        way_out = f"{fault.way_out}, or its index if it was changed"
+        return fault._replace(what="no tar header here", way_out=way_out)
+    if name := _compression(block):
+        way_out = "store plain tar files, which can be entered anywhere"
+        return Fault("unreadable_shard", 0, f"the file is compressed ({name})", way_out)
+    way_out = f"give tar files in the WebDataset layout; if it was one, {REPAIR}"
+    return fault._replace(what="not a tar file, or its first header is damaged", way_out=way_out)
+
+
+def _tell_of_link(tape: Tape, entry: Entry) -> None:
+    logger.warning(
+        "%s, byte offset %d: member %r is a link and is left out; write the file itself into the shard",
+        tape.name,
+        entry.offset,
+        entry.name,
+    )
+
+
+def _compression(block: bytes) -> str | None:
+    return next((name for magic, name in _COMPRESSED.items() if block.startswith(magic)), None)

@@ -1,0 +1,103 @@
+"""Which rank reads what: shards, or parts of shards, dealt to ranks by pure integer rules.
+
+With the number of samples in every shard, the samples of the epoch's shard order are cut into one contiguous part for
+each rank; parts differ by at most one sample. For shards of 5, 2 and 4 samples in the order 2, 0, 1 and three ranks::
+
+    order     2 2 2 2 0 0 0 0 0 1 1
+    rank      0 0 0 1 1 1 1 2 2 2 2
+
+Without those numbers whole shards are dealt in turn. Where there are fewer shards than ranks, every rank reads all of
+them and keeps each R-th sample.
+
+What is still to come of an epoch is cut the same way, by the samples that are left.
+"""
+
+from collections.abc import Callable, Sequence
+
+from odb_stream.config import World
+from odb_stream.seeds import SHARD_ORDER, of_source, permutation
+from odb_stream.shards.ranges import count, cut
+from odb_stream.sources.remaining import by_shard, samples_in
+from odb_stream.sources.source import Rest, Segment
+
+
+def shard_order(shards: int, *, seed: int, epoch: int, shuffle: bool, source: int = 0) -> list[int]:
+    """The order of a source's shards in an epoch, the same on every rank."""
+    if not shuffle:
+        return list(range(shards))
+    order: list[int] = permutation(shards, of_source(SHARD_ORDER, source), seed, epoch).tolist()
+    return order
+
+
+def assign(
+    addresses: Sequence[str], world: World, *, order: Sequence[int], counts: Sequence[int] | None
+) -> tuple[Segment, ...]:
+    """What one rank reads, in order.
+
+    ``order`` is a permutation of the shards' numbers; ``counts`` are the samples of each shard (by number), or None
+    where they are not known. The byte offset of a segment that starts inside a shard is left at 0: only the shard's
+    index knows it. Over all ranks each sample belongs to exactly one segment.
+    """
+    if counts is not None:
+        return _split_samples(addresses, world, order, counts)
+    if len(addresses) >= world.size:
+        return tuple(Segment(shard, addresses[shard]) for shard in order[world.rank :: world.size])
+    return tuple(
+        # The first sample falls to the next rank in each shard, so that no rank gets all the odd ones.
+        Segment(shard, addresses[shard], start=(world.rank - turn) % world.size, step=world.size)
+        for turn, shard in enumerate(order)
+    )
+
+
+def _split_samples(
+    addresses: Sequence[str], world: World, order: Sequence[int], counts: Sequence[int]
+) -> tuple[Segment, ...]:
+    first, last = _bounds(sum(counts), world)
+    segments = []
+    begin = 0
+    for shard in order:
+        start, stop = max(first - begin, 0), min(last - begin, counts[shard])
+        if start < stop:
+            segments.append(Segment(shard, addresses[shard], start=start, stop=stop))
+        begin += counts[shard]
+    return tuple(segments)
+
+
+def _bounds(samples: int, world: World) -> tuple[int, int]:
+    """Where a rank's part of the samples begins and ends."""
+    return samples * world.rank // world.size, samples * (world.rank + 1) // world.size
+
+
+def assign_rest(
+    addresses: Sequence[str],
+    rest: Sequence[Rest],
+    world: World,
+    *,
+    order_of: Callable[[int], Sequence[int]],
+    turn: int = 0,
+) -> tuple[Segment, ...]:
+    """What one rank reads of normalised rows of one source, in order: one pass after another.
+
+    ``order_of`` gives the order of the shards in a pass; the odd samples fall to the ranks from number ``turn`` on.
+    """
+    each, odd = divmod(samples_in(rest), world.size)
+    place = (world.rank - turn) % world.size
+    first = place * each + min(place, odd)
+    last = first + each + (place < odd)
+    places = {epoch: _places(order_of(epoch)) for epoch in {row.epoch for row in rest}}
+    segments = []
+    begin = 0
+    for epoch, shard, spans in sorted(by_shard(rest), key=lambda one: (one[0], places[one[0]][one[1]])):
+        samples = count(spans)
+        if own := cut(spans, first - begin, last - begin):
+            start, stop = own[0][0], own[-1][1]
+            source = rest[0].source
+            segments.append(
+                Segment(shard, addresses[shard], start=start, stop=stop, keep=own, source=source, epoch=epoch)
+            )
+        begin += samples
+    return tuple(segments)
+
+
+def _places(order: Sequence[int]) -> dict[int, int]:
+    return {shard: place for place, shard in enumerate(order)}

@@ -1,0 +1,243 @@
+"""One rank's reading of a mix: its own part of each source, interleaved by the schedule, from any position on."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import chain
+from typing import Literal
+
+from odb_stream.config import World
+from odb_stream.errors import ConfigError, ShardError, StateError
+from odb_stream.sample import START, MixPosition, PartPosition, ReadingPosition, Record, SampleRef
+from odb_stream.sources.mix.part import Part
+from odb_stream.sources.mix.schedule import next_turn, turns_until
+from odb_stream.sources.remaining import normalised, samples_in
+from odb_stream.sources.source import OpenSource, Reading, Rest, Segment
+
+Mode = Literal["weights", "once"]
+
+REPEAT = 2**20
+"""Epochs of a loader stay below it: the k-th further pass over a source in epoch e is read as pass ``e + k * REPEAT``,
+so that no two passes share their draws."""
+MOST_TURNS_PLAYED = 2**17
+"""Turns of the schedule that are played through to tell how many samples an epoch has: a fraction of a second."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class OpenMix:
+    """The sources of a mix as they were found.
+
+    ``weights`` are whole numbers: proportions in mode "weights", passes in an epoch in mode "once".
+    """
+
+    names: tuple[str, ...]
+    sources: tuple[OpenSource, ...]
+    weights: tuple[int, ...]
+    mode: Mode
+    told: set[str] = field(default_factory=set, repr=False, compare=False)
+    """Sources of which a warning was logged."""
+
+    @property
+    def samples(self) -> int | None:
+        """Records of an epoch over all ranks in mode "once", if every source knows its own; None in mode "weights",
+        where each rank has its own end."""
+        counts = [source.samples for source in self.sources]
+        known = [count * weight for count, weight in zip(counts, self.weights, strict=True) if count is not None]
+        return sum(known) if self.mode == "once" and len(known) == len(counts) else None
+
+    @property
+    def fingerprint(self) -> str:
+        """Mode, and name, weight and fingerprint of each source."""
+        given = zip(self.names, self.weights, self.sources, strict=True)
+        parts = (f"{name} ({weight}): {source.fingerprint}" for name, weight, source in given)
+        return f"mix by {self.mode}: {'; '.join(parts)}"
+
+    def reading(self, world: World, *, seed: int, epoch: int, source: int = 0) -> "MixReading":
+        """One rank's epoch. Raises ConfigError for an epoch of ``REPEAT`` or more, and within another mix."""
+        if source:
+            raise ConfigError("a Mix cannot be a source of another Mix: list all sources in one")
+        if epoch >= REPEAT:
+            raise ConfigError(f"epoch {epoch} of a Mix, which has {REPEAT} at most: begin anew with another seed")
+        first = [one.reading(world, seed=seed, epoch=epoch, source=number) for number, one in enumerate(self.sources)]
+        return MixReading(self, world, seed, epoch, tuple(first))
+
+    def rest(self, rest: Sequence[Rest], world: World, *, seed: int, source: int = 0, turn: int = 0) -> "MixReading":
+        """One rank's share of what is still to come; see :class:`odb_stream.sources.source.OpenSource`.
+
+        What is left of a source counts as one pass over it, whichever passes it is of.
+        """
+        self.require_once()
+        rows = normalised(rest)
+        if source or any(row.source >= len(self.sources) for row in rows):
+            raise StateError(f"what is still to come is not of a mix of {len(self.sources)} sources: give the same mix")
+        left = [[row for row in rows if row.source == number] for number in range(len(self.sources))]
+        readings = []
+        for number, one in enumerate(self.sources):
+            readings.append(one.rest(left[number], world, seed=seed, source=number, turn=turn))
+            turn += samples_in(left[number])
+        once = replace(self, weights=tuple(int(bool(own)) for own in left))
+        return MixReading(once, world, seed, rows[0].epoch if rows else 0, tuple(readings))
+
+    def require_once(self) -> None:
+        """Raise StateError for a mix whose epoch depends on the number of ranks."""
+        if self.mode != "once":
+            raise StateError(
+                "a Mix by weights ends an epoch on each rank when all its sources were read there, and how often a "
+                "source is repeated until then depends on the number of ranks: go on with as many ranks as before; "
+                "only with mode='once' can another number go on"
+            )
+
+    def passes_due(self, number: int) -> int:
+        """Passes over a source that an epoch cannot do without."""
+        return self.weights[number] if self.mode == "once" else 1
+
+
+@dataclass(frozen=True)
+class MixReading:
+    """One rank's epoch over a mix; ``first`` are the readings of the first pass over each source.
+
+    The next record of every source is read ahead, so each source holds a block of records from the start on.
+    """
+
+    mix: OpenMix
+    world: World
+    seed: int
+    epoch: int
+    first: tuple[Reading, ...]
+
+    @cached_property
+    def samples(self) -> int | None:
+        """Records that this rank reads in the epoch, repeated ones included; None where only reading can tell.
+
+        Known if each source knows its own, unless weights with many digits make the schedule too long to play through.
+        """
+        lengths = [reading.samples for reading in self.first]
+        known = [length for length in lengths if length is not None]
+        if len(known) < len(lengths):
+            return None
+        if self.mix.mode == "once":
+            return sum(length * passes for length, passes in zip(known, self.mix.weights, strict=True))
+        weights = [weight if length else 0 for length, weight in zip(known, self.mix.weights, strict=True)]
+        return turns_until(weights, known, most=MOST_TURNS_PLAYED) if any(weights) else 0
+
+    @property
+    def plan(self) -> tuple[Segment, ...]:
+        """What the first passes read: the segments of each source, one source after another."""
+        return tuple(chain.from_iterable(reading.plan for reading in self.first))
+
+    def records(self, start: ReadingPosition = START) -> Iterator[Record]:
+        """The records after position ``start``.
+
+        Raises StateError for a position of something else, and ConfigError for a source that proves empty.
+        """
+        parts, places = self._parts(start)
+        turns = [place.turns for place in places]
+        weights = self._weights(parts, turns)
+        while not all(part.finished for part in parts):
+            number = next_turn(weights, turns)
+            part = parts[number]
+            if part.finished and self.mix.mode == "once":
+                # It had fewer records than its weight foretold: the others go on as if they began here.
+                places = [place._replace(turns=0) for place in places]
+                turns = [0] * len(turns)
+                weights = self._weights(parts, turns)
+                continue
+            record = part.take()
+            turns[number] += 1
+            places[number] = PartPosition(part.pass_number, part.position, turns[number])
+            yield replace(record, position=MixPosition(tuple(places)))
+
+    def fetch(self, ref: SampleRef, epoch: int) -> Record:
+        """Read one record of pass ``epoch`` again. Raises ShardError where there is no such source or sample."""
+        return self.first[self._source(ref)].fetch(ref, epoch)
+
+    def fetch_all(self, held: Sequence[tuple[SampleRef, int]]) -> list[Record]:
+        """Read many records again, in the order asked, those of each source together. Raises as above."""
+        records: dict[int, Iterator[Record]] = {}
+        for number in {self._source(ref) for ref, _ in held}:
+            records[number] = iter(self.first[number].fetch_all([one for one in held if one[0].source == number]))
+        return [next(records[ref.source]) for ref, _ in held]
+
+    def remaining(self, position: ReadingPosition) -> list[Rest]:
+        """What comes after a position in the present pass over each source, and its further passes, as rows.
+
+        Raises StateError in mode "weights", and where one of the sources does.
+        """
+        self.mix.require_once()
+        rows: list[Rest] = []
+        for number, place in enumerate(self._places(position)):
+            rows += self.pass_over(number, place.pass_number).remaining(place.position)
+            for later in range(place.pass_number + 1, self.mix.passes_due(number)):
+                rows += self.pass_over(number, later).remaining(START)
+        return rows
+
+    def pass_over(self, number: int, pass_number: int) -> Reading:
+        """This rank's part of a pass over a source."""
+        if not pass_number:
+            return self.first[number]
+        epoch = self.epoch + pass_number * REPEAT
+        return self.mix.sources[number].reading(self.world, seed=self.seed, epoch=epoch, source=number)
+
+    def _source(self, ref: SampleRef) -> int:
+        if not 0 <= ref.source < len(self.first):
+            raise ShardError(f"there is no source {ref.source} in a mix of {len(self.first)}; give the same mix")
+        return ref.source
+
+    def _places(self, start: ReadingPosition) -> list[PartPosition]:
+        sources = len(self.first)
+        if start == START:
+            return [PartPosition(0, START, 0)] * sources
+        if isinstance(start, MixPosition) and len(start.parts) == sources and self._has_passes(start):
+            return list(start.parts)
+        raise StateError(f"position {start} is none in a mix of {sources} sources; give the same mix")
+
+    def _has_passes(self, position: MixPosition) -> bool:
+        most = [max(1, self.mix.passes_due(number)) for number in range(len(self.first))]
+        given = zip(position.parts, most, strict=True)
+        return self.mix.mode == "weights" or all(part.pass_number < passes for part, passes in given)
+
+    def _part(self, number: int, place: PartPosition) -> Part:
+        name = f"source {self.mix.names[number]!r} of the mix"
+        due = self.mix.passes_due(number)
+        return Part(name, partial(self.pass_over, number), place, due=due, rank=self.world.rank)
+
+    def _parts(self, start: ReadingPosition) -> tuple[list[Part], list[PartPosition]]:
+        places = self._places(start)
+        parts = [self._part(number, place) for number, place in enumerate(places)]
+        for number, part in enumerate(parts):
+            # Nothing may be left of a source.
+            if part.empty and self.mix.weights[number]:
+                self._tell_of_empty(number)
+        return parts, places
+
+    def _weights(self, parts: list[Part], turns: list[int]) -> list[int]:
+        """What each source counts for in the schedule: 0 where it has ended and takes no turns any more."""
+        weights = list(self.mix.weights)
+        if self.mix.mode == "once" and all(reading.samples is not None for reading in self.first):
+            weights = [passes * (reading.samples or 1) for passes, reading in zip(weights, self.first, strict=True)]
+        given = zip(parts, turns, weights, strict=True)
+        return [0 if part.finished and not had else weight for part, had, weight in given]
+
+    def _tell_of_empty(self, number: int) -> None:
+        name, ranks = self.mix.names[number], self.world.size
+        if ranks == 1:
+            raise empty(name)
+        if self.mix.mode == "once" or name in self.mix.told:
+            return
+        self.mix.told.add(name)
+        count = self.mix.sources[number].samples
+        logger.warning(
+            "rank %d of %d has no sample of source %r of the mix%s: on this rank the other sources take its turns",
+            self.world.rank,
+            ranks,
+            name,
+            "" if count is None else f", which has {count} in all",
+        )
+
+
+def empty(name: str) -> ConfigError:
+    """The error of a source without a sample."""
+    return ConfigError(f"source {name!r} of the mix has no sample: leave it out")

@@ -1,0 +1,158 @@
+"""DecodeImages: binds the image parts of a chat to image files and measures them; decoding itself comes last."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from PIL import Image
+
+from odb_stream.config import require_int
+from odb_stream.errors import StageError
+from odb_stream.sample import Drop, Sample
+from odb_stream.stages.chat.messages import BadChat, ImagePart, image_parts
+from odb_stream.stages.images.files import PIXEL_LIMIT, BadImage, PlannedImage, measure, to_png
+
+EXTENSIONS = frozenset(
+    [
+        "jpg",
+        "jpeg",
+        "jpe",
+        "jfif",
+        "png",
+        "apng",
+        "gif",
+        "bmp",
+        "dib",
+        "ppm",
+        "pgm",
+        "pbm",
+        "pnm",
+        "webp",
+        "tif",
+        "tiff",
+        "jp2",
+        "j2k",
+        "jpx",
+        "avif",
+    ]
+)
+"""Members of these extensions are the images of a key; a part may name any other member too."""
+
+_DIGITS = re.compile(r"([0-9]+)")
+
+
+class _Unbound(Exception):
+    """The parts and the files do not fit: a reason and a detail."""
+
+
+@dataclass(frozen=True)
+class DecodeImages:
+    """Find the image file of every image part and measure it from its header.
+
+    Despite its name it decodes nothing: the pixels are made when a step is planned, just before the batch. Reads
+    ``messages`` and the image members of the key, and replaces the members by ``images``, one
+    :class:`~odb_stream.stages.images.files.PlannedImage` for each image part, in the order of the parts.
+
+    A part ``{"type": "image", "image": "0.jpg"}`` takes the member of that extension, as often as it is named. A part
+    without a name takes the key's next image that no part names, in natural order ("2.jpg" before "10.jpg"). Instead
+    of members, the item of a dataset may hold ``images``: a list of files as bytes, of Pillow images (kept without
+    loss, as PNG), or of Hugging Face's ``{"bytes": ...}``; parts without a name take them in order. An item without
+    messages but with ``images`` keeps them all, in order. Placeholders in a text bind to nothing.
+
+    Args:
+        pixel_limit: the most pixels (width x height) that an image may have; the default is Pillow's own bound.
+
+    Returns a Drop where an image cannot be used, by the reasons of :class:`~odb_stream.stages.images.files.BadImage`,
+    and "image_missing" for a part without a file, "image_surplus" for a file without a part. Raises StageError for
+    messages of the wrong shape, for video parts, and for ``images`` of another type.
+    """
+
+    pixel_limit: int = field(default=PIXEL_LIMIT, kw_only=True)
+
+    def __post_init__(self) -> None:
+        require_int("pixel_limit", self.pixel_limit, minimum=1)
+
+    def __call__(self, sample: Sample) -> Sample | Drop:
+        """Bind and measure; see the class."""
+        try:
+            parts = image_parts(sample["messages"]) if "messages" in sample else None
+        except BadChat as error:
+            raise StageError(f"DecodeImages, {sample.where}: {error}") from error
+        given = _given(sample)
+        members = sorted((name for name, value in sample.items() if _is_image_member(name, value)), key=_natural)
+        try:
+            bound = _bind(sample, parts, given, members)
+            images = [self._measured(name, value, sample) for name, value in bound]
+        except _Unbound as unbound:
+            return Drop(unbound.args[0], f"{sample.where}: {unbound.args[1]}", damaged=True)
+        except BadImage as bad:
+            return bad.drop(sample.where)
+        taken = {name for name, _ in bound}
+        kept = {name: value for name, value in sample.items() if name not in taken and name != "images"}
+        return sample.with_fields({**kept, "images": images} if images else kept)
+
+    def _measured(self, name: str, value: Any, sample: Sample) -> PlannedImage:
+        if isinstance(value, Mapping):
+            value = value.get("bytes")
+        try:
+            data = to_png(value) if isinstance(value, Image.Image) else value
+            if not isinstance(data, bytes):
+                raise StageError(
+                    f"DecodeImages, {sample.where}: the image {name} is {type(data).__name__}: give the file as bytes, "
+                    "or a Pillow image"
+                )
+            return PlannedImage(name, data, measure(data, pixel_limit=self.pixel_limit))
+        except BadImage as bad:
+            raise BadImage(bad.reason, f"image {name}: {bad.detail}") from bad
+
+
+def _given(sample: Sample) -> list[tuple[str, Any]]:
+    """The images that a dataset's item holds in its field ``images``, under names for messages."""
+    images = sample.get("images")
+    if images is None:
+        return []
+    if not isinstance(images, list | tuple) or any(isinstance(image, PlannedImage) for image in images):
+        what = "already measured" if isinstance(images, list | tuple) else f"{type(images).__name__}, not a list"
+        raise StageError(
+            f"DecodeImages, {sample.where}: the field 'images' is {what}: give a list of files as bytes or of Pillow "
+            "images, to one DecodeImages"
+        )
+    return [(f"images[{number}]", image) for number, image in enumerate(images)]
+
+
+def _bind(
+    sample: Sample, parts: list[ImagePart] | None, given: list[tuple[str, Any]], members: list[str]
+) -> list[tuple[str, Any]]:
+    """The name and file of each part, in order. Raises _Unbound where a part or a file is left over."""
+    if parts is None:
+        parts = [ImagePart(f"image {number}", None) for number in range(len(given))]
+    named = {part.name for part in parts}
+    free = given + [(name, sample[name]) for name in members if name not in named]
+    unnamed = iter(free)
+    bound: list[tuple[str, Any]] = []
+    for part in parts:
+        if part.name is None:
+            file = next(unnamed, None)
+        else:
+            value = sample.get(part.name)
+            file = (part.name, value) if isinstance(value, bytes | Image.Image | Mapping) else None
+        if file is None:
+            wanted = "an image" if part.name is None else f"the image {part.name!r}"
+            there = ", ".join([name for name, _ in given] + members) or "none"
+            raise _Unbound("image_missing", f"{part.place} asks for {wanted}, the images there: {there}")
+        bound.append(file)
+    left = [name for name, _ in unnamed]
+    if left:
+        raise _Unbound("image_surplus", f"no image part takes {', '.join(left)}; image parts there: {len(parts)}")
+    return bound
+
+
+def _is_image_member(name: Any, value: Any) -> bool:
+    return isinstance(value, bytes) and isinstance(name, str) and name.rpartition(".")[2].lower() in EXTENSIONS
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key by which "2.jpg" comes before "10.jpg"."""
+    parts = _DIGITS.split(name)
+    return [(int(part), "") if number % 2 else (-1, part) for number, part in enumerate(parts)]

@@ -1,0 +1,268 @@
+"""Where the bytes are: every file the package opens goes through here, with one access for each kind of place."""
+
+import contextlib
+import functools
+import glob
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import BinaryIO, TypeVar
+
+from braceexpand import braceexpand
+
+from odb_stream.errors import ConfigError, ShardError
+from odb_stream.storage.access import Access, Denied, Missing
+from odb_stream.storage.addresses import HTTP, LOCAL, numeric_order, split
+from odb_stream.storage.addresses import log_name as log_name  # named so that others take it from here
+from odb_stream.storage.http_files import HttpFiles
+from odb_stream.storage.local import LocalFiles
+from odb_stream.storage.options import DEFAULT, Storage
+from odb_stream.storage.remote import Objects
+from odb_stream.storage.stores import bucket_store, http_store
+
+INDEX_SUFFIX = ".idx.json"
+"""What the name of a shard's sidecar index ends with; globs leave such files out."""
+MOST_REQUESTS = 32
+"""Requests to stores that are on their way at once."""
+
+Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""One address, brace list or glob, or several of them."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
+
+_LOCAL = LocalFiles()
+
+
+def resolve(address: str, options: Storage = DEFAULT) -> tuple[Access, str]:
+    """The access to an address and the path in it; connects to nothing.
+
+    Raises ConfigError for a scheme that cannot be read, for anything that would run a command, for credentials in the
+    address of an object store, and for a glob of HTTP addresses.
+    """
+    scheme, rest = split(address)
+    if scheme in LOCAL:
+        return _LOCAL, rest
+    first = re.split("[/?#]" if scheme in HTTP else "/", rest, maxsplit=1)[0]
+    path = rest[len(first) :].removeprefix("/")
+    if scheme in HTTP:
+        server = _http(scheme, first, options)
+        if server.is_pattern(path):
+            server.match(path)
+        return server, path
+    if not first:
+        raise ConfigError(f"{log_name(address)}: the bucket is not named; write {scheme}://BUCKET/NAME")
+    if "@" in first:
+        raise ConfigError(
+            f"{log_name(address)}: credentials do not belong in the address of a bucket; give them as Storage settings "
+            "or in the environment"
+        )
+    return _bucket(scheme, first, options), path
+
+
+@functools.lru_cache(maxsize=256)
+def _http(scheme: str, authority: str, options: Storage) -> HttpFiles:
+    return HttpFiles(scheme, authority, options)
+
+
+@functools.lru_cache(maxsize=256)
+def _bucket(scheme: str, bucket: str, options: Storage) -> Objects:
+    return Objects(scheme, bucket, options)
+
+
+def forget_clients() -> None:
+    """Make new clients of stores from now on, which see what the environment says now."""
+    _http.cache_clear()
+    _bucket.cache_clear()
+    bucket_store.cache_clear()
+    http_store.cache_clear()
+
+
+def patterns(urls: Urls) -> tuple[str, ...]:
+    """Brace lists opened and schemes checked, in the order given; looks at no file.
+
+    Raises ConfigError for an empty list, unbalanced braces, and what :func:`resolve` refuses.
+    """
+    given = (urls,) if isinstance(urls, str | os.PathLike) else tuple(urls)
+    if not given:
+        raise ConfigError("the list of shards is empty: give at least one address, brace list or glob")
+    opened: list[str] = []
+    for url in given:
+        if not isinstance(url, str | os.PathLike) or not os.fspath(url):
+            raise ConfigError(f"a shard address must be a non-empty string, not {url!r}")
+        resolve(os.fspath(url))
+        opened.extend(_open_braces(os.fspath(url)))
+    for address in opened:
+        resolve(address)
+    return tuple(opened)
+
+
+def _open_braces(address: str) -> list[str]:
+    # The parser's error tells the whole address, so it stays out of the chain of causes.
+    with contextlib.suppress(ValueError):
+        return list(braceexpand(address))
+    raise ConfigError(f"{log_name(address)!r}: the braces do not match; write for example shard-{{000..015}}.tar")
+
+
+def expand(urls: Urls, options: Storage = DEFAULT) -> tuple[str, ...]:
+    """The addresses of all shards that brace lists, globs and lists name, sorted with numbers in numeric order.
+
+    Raises ShardError where nothing matches or a file is missing, ConfigError for the same shard twice and for what
+    :func:`patterns` refuses.
+    """
+    named: list[str] = []
+    found: list[str] = []
+    for pattern in patterns(urls):
+        with _readable(pattern, options) as (access, path):
+            if not access.is_pattern(path):
+                named.append(pattern)
+                continue
+            matches = [match for match in access.match(path) if not match.endswith(INDEX_SUFFIX)]
+        if not matches:
+            raise ShardError(f"{log_name(pattern)}: no file matches; check the folder and the pattern")
+        found.extend(pattern[: len(pattern) - len(path)] + match for match in matches)
+    named.sort(key=numeric_order)
+    concurrently(functools.partial(size, options=options), named)
+    by_identity: dict[str, str] = {}
+    for address in sorted(named + found, key=numeric_order):
+        access, path = resolve(address, options)
+        identity = access.identity(path)
+        if identity in by_identity:
+            raise ConfigError(
+                f"the same shard is listed twice, as {log_name(by_identity[identity])} and {log_name(address)}: its "
+                "samples would be read twice; list each shard once"
+            )
+        by_identity[identity] = address
+    return tuple(by_identity.values())
+
+
+def concurrently(request: Callable[[str], Result], addresses: Sequence[str]) -> list[Result]:
+    """What a request gives for each address, in order; up to ``MOST_REQUESTS`` to stores are on their way at once.
+
+    Raises what the first of them raises.
+    """
+    if len(addresses) < 2 or not any(resolve(address)[0].concurrent for address in addresses):
+        return [request(address) for address in addresses]
+    pool = ThreadPoolExecutor(min(MOST_REQUESTS, len(addresses)), thread_name_prefix="odb_stream-requests")
+    try:
+        return list(pool.map(request, addresses))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _readable(address: str, options: Storage) -> Iterator[tuple[Access, str]]:
+    try:
+        yield resolve(address, options)
+    except Missing as error:
+        raise ShardError(f"{log_name(address)}: {error}; check the address") from error
+    except FileNotFoundError as error:
+        raise ShardError(f"{log_name(address)}: no such file; check the address") from error
+    except IsADirectoryError as error:
+        folder = log_name(address).rstrip("/")
+        raise ShardError(f"{log_name(address)} is a folder; name its files, for example {folder}/*.tar") from error
+    except OSError as error:
+        raise ShardError(f"{log_name(address)} cannot be read: {error.strerror or error}") from error
+
+
+def open_stream(address: str, offset: int = 0, options: Storage = DEFAULT) -> BinaryIO:
+    """A stream of the file's bytes from ``offset`` on; close it after use.
+
+    Raises ShardError, also from its reads where a store's object cannot be read on, is cut or was replaced.
+    """
+    with _readable(address, options) as (access, path):
+        return access.open(path, offset)
+
+
+def read_range(address: str, start: int, length: int, options: Storage = DEFAULT) -> bytes:
+    """``length`` bytes from ``start`` on, or fewer where the file ends before. Raises ShardError."""
+    with _readable(address, options) as (access, path):
+        return access.read(path, start, length)
+
+
+def read_if_there(address: str, options: Storage = DEFAULT, *, length: int | None = None) -> bytes | None:
+    """A small file, or its first ``length`` bytes, in one request; None where there is none. Raises ShardError.
+
+    A store that refuses it in a way in which it also refuses what is not there is taken by that word, with a warning.
+    """
+    with _readable(address, options) as (access, path):
+        try:
+            return access.read(path, 0, length)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except Denied as denied:
+            if not denied.may_be_missing:
+                raise
+            _warn_of_refusal(log_name(address).rpartition("/")[0], str(denied))
+            return None
+
+
+@functools.cache  # once for each folder
+def _warn_of_refusal(folder: str, words: str) -> None:
+    logger.warning(
+        "%s: indexes there are taken as missing, for the store does not say whether there are any (%s); permission to "
+        "list the bucket makes it say so",
+        folder,
+        words,
+    )
+
+
+def size(address: str, options: Storage = DEFAULT) -> int:
+    """Bytes in the file. Raises ShardError where it is missing."""
+    with _readable(address, options) as (access, path):
+        return access.size(path)
+
+
+def exists(address: str, options: Storage = DEFAULT) -> bool:
+    """Whether there is a file at the address. Raises ShardError where that cannot be told."""
+    with _readable(address, options) as (access, path):
+        return access.exists(path)
+
+
+def find(folder: str, pattern: str, options: Storage = DEFAULT) -> list[str]:
+    """The addresses of the files in a folder whose names fit a glob, sorted; empty where none does."""
+    with _readable(folder, options) as (access, path):
+        prefix = folder[: len(folder) - len(path)]
+        if not path:
+            return sorted((f"{folder.rstrip('/')}/{match}" for match in access.match(pattern)), key=numeric_order)
+        return sorted((prefix + match for match in access.match(f"{glob.escape(path)}/{pattern}")), key=numeric_order)
+
+
+def require_writable(address: str, options: Storage = DEFAULT) -> None:
+    """Raise ConfigError where files are only read: at HTTP addresses."""
+    access, path = resolve(address, options)
+    access.require_writable(path)
+
+
+@contextlib.contextmanager
+def create(address: str, options: Storage = DEFAULT) -> Iterator[BinaryIO]:
+    """A stream to write a new file to; it appears, whole, when the block ends without an error, else not at all.
+
+    Raises ShardError where the file cannot be written, ConfigError at an HTTP address.
+    """
+    access, path = resolve(address, options)
+    try:
+        with access.create(path) as stream:
+            yield stream
+    except OSError as error:
+        hint = "; check the folder" if access is _LOCAL else ""
+        raise ShardError(f"{log_name(address)} cannot be written: {error.strerror or error}{hint}") from error
+
+
+def write_atomic(address: str, data: bytes, options: Storage = DEFAULT) -> None:
+    """Write a whole file at once: readers see the old one or the new one, never a part."""
+    with create(address, options) as stream:
+        stream.write(data)
+
+
+def remove(address: str, options: Storage = DEFAULT) -> None:
+    """Delete a file; no error where there is none. Raises ShardError where it cannot be deleted."""
+    access, path = resolve(address, options)
+    try:
+        access.remove(path)
+    except OSError as error:
+        raise ShardError(f"{log_name(address)} cannot be deleted: {error.strerror or error}") from error

@@ -1,0 +1,187 @@
+"""Fetches one object in a thread, ahead of its reader: one request, and after a broken connection one for the rest."""
+
+import io
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, BinaryIO
+
+from odb_stream.storage.access import StoreError
+from odb_stream.storage.failures import CLIENT_ERRORS, Failure, Kind, explain
+from odb_stream.storage.read_ahead import Buffer, Stream
+from odb_stream.storage.retries import Patience, RequestFailed
+
+if TYPE_CHECKING:
+    from obstore import GetResult, ObjectMeta
+
+CHUNK = 512 * 1024
+"""Bytes that go from the thread to the reader at once, at least; after a broken connection they go as they come."""
+READER_BYTES = 16 * 1024
+"""Small reads are served from a buffer of this size."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Requests:
+    """How a download asks for its object.
+
+    ``get`` takes the byte to start at and the ETag to demand, and gives the whole object where it is given no byte;
+    ``describe`` asks for size and ETag; ``explained`` turns a failure for good into the error to raise.
+    """
+
+    name: str
+    get: Callable[[int | None, str | None], "GetResult"]
+    describe: Callable[[], "ObjectMeta"]
+    explained: Callable[[RequestFailed], OSError]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What tells an object from another of the same name."""
+
+    size: int
+    e_tag: str | None
+    modified: datetime
+
+    @classmethod
+    def of(cls, meta: "ObjectMeta") -> "Version":
+        """The version that an answer describes."""
+        return cls(meta["size"], meta["e_tag"], meta["last_modified"])
+
+    def differs(self, other: "Version") -> bool:
+        """Whether the two are different objects."""
+        if self.e_tag is not None and other.e_tag is not None:
+            return (self.size, self.e_tag) != (other.size, other.e_tag)
+        return (self.size, self.modified) != (other.size, other.modified)
+
+    @property
+    def condition(self) -> str | None:
+        """The ETag that a request may demand; a weak one never fits such a demand."""
+        return None if self.e_tag is None or self.e_tag.startswith("W/") else self.e_tag
+
+
+def open_download(requests: Requests, offset: int, patience: Patience, *, read_ahead: int) -> BinaryIO:
+    """A stream of the object's bytes from ``offset`` to its end.
+
+    At most ``read_ahead`` bytes are fetched before they are asked for. Size and ETag of the first answer hold for the
+    whole stream; ``patience`` says how long a break is mended. Raises OSError where the first request fails for good;
+    later failures are ShardErrors of the read.
+    """
+    buffer = Buffer(read_ahead)
+    fetch = _Fetch(requests, offset, buffer, patience, chunk=min(CHUNK, read_ahead))
+    stream = Stream(buffer, requests.name, offset)
+    try:
+        # A daemon: at the end of the program nobody waits for a server.
+        threading.Thread(target=fetch.run, name="odb_stream-fetch", daemon=True).start()
+        buffer.wait_open()
+    except BaseException:
+        stream.close()
+        raise
+    return io.BufferedReader(stream, READER_BYTES)
+
+
+class _Fetch:
+    """The thread's work: from a byte to the end of the object, into the buffer."""
+
+    def __init__(self, requests: Requests, offset: int, buffer: Buffer, patience: Patience, *, chunk: int) -> None:
+        self._requests = requests
+        self._at = offset
+        self._buffer = buffer
+        self._patience = patience
+        self._chunk = chunk
+        self._version: Version | None = None
+        self._ranged = True
+
+    def run(self) -> None:
+        """Fetch until the end, a failure for good, or the close of the reader."""
+        error: OSError | None = StoreError("the thread that fetched it ended early")
+        try:
+            self._fetch()
+            error = None
+        except RequestFailed as failed:
+            error = self._requests.explained(failed)
+        finally:
+            self._buffer.end(error)
+
+    def _fetch(self) -> None:
+        while (failure := self._try()) is not None:
+            if failure.kind is Kind.UNRANGED and self._ranged:
+                self._ranged = False
+                self._warn_of_ignored_ranges()
+            elif self._buffer.closed_within(self._patience.pause(failure)):
+                return
+
+    def _try(self) -> Failure | None:
+        """One request for the rest; None when all has come, or the reader has closed."""
+        try:
+            failure = self._receive()
+        except CLIENT_ERRORS as error:
+            failure = explain(error)
+        if failure is not None and failure.kind is Kind.PAST_END:
+            failure = self._compare_with_end()
+        if failure is not None and failure.kind is Kind.CHANGED:
+            words = "it was replaced while it was read; leave shards as they are during a run, and start again"
+            failure = Failure(Kind.CHANGED, words)
+        return failure
+
+    def _receive(self) -> Failure | None:
+        demanded = None if self._version is None else self._version.condition
+        result = self._requests.get(self._at if self._at and self._ranged else None, demanded)
+        failure = self._check(Version.of(result.meta))
+        if failure is not None:
+            return failure
+        self._buffer.open()
+        place = result.range[0]
+        if place > self._at:
+            return Failure(Kind.PERMANENT, f"the server sent bytes from {place} on instead of {self._at}")
+        # Just after a failure every byte counts as progress, so none waits for a whole chunk to be there.
+        for chunk in result.stream(min_chunk_size=1 if self._patience.failing else self._chunk):
+            wanted = chunk[self._at - place :] if place < self._at else chunk
+            place += len(chunk)
+            if not wanted:
+                continue
+            if not self._buffer.put(wanted):
+                return None
+            self._at += len(wanted)
+            self._patience.progress()
+        return self._check_end()
+
+    def _check(self, version: Version) -> Failure | None:
+        """Whether it is still the object of the first answer."""
+        if self._version is None:
+            self._version = version
+        return Failure(Kind.CHANGED, "") if self._version.differs(version) else None
+
+    def _check_end(self) -> Failure | None:
+        size = self._at if self._version is None else self._version.size
+        if self._at < size:
+            return Failure(Kind.TEMPORARY, f"the connection ended at byte {self._at} of {size}")
+        if self._at > size:
+            return Failure(Kind.PERMANENT, f"the server sent {self._at} bytes of an object of {size}")
+        return None
+
+    def _compare_with_end(self) -> Failure | None:
+        """What it means that the server has nothing from this byte on."""
+        try:
+            version = Version.of(self._requests.describe())
+        except CLIENT_ERRORS as error:
+            return explain(error)
+        if self._version is not None and self._version.differs(version):
+            return Failure(Kind.CHANGED, "")
+        if self._at > version.size:
+            words = f"byte offset {self._at} lies beyond the end: the size is {version.size} bytes"
+            return Failure(Kind.PERMANENT, words)
+        if self._at < version.size:
+            return Failure(Kind.TEMPORARY, f"the server says that nothing is at byte {self._at} of {version.size}")
+        return None
+
+    def _warn_of_ignored_ranges(self) -> None:
+        logger.warning(
+            "%s: the server ignores byte ranges, so the file is read from its start and what lies before byte %d is "
+            "thrown away; use a server that answers range requests",
+            self._requests.name,
+            self._at,
+        )

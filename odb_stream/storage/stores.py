@@ -1,0 +1,131 @@
+"""Makes the clients of object stores and HTTP servers out of an address's first part and the settings."""
+
+import base64
+import functools
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from obstore.exceptions import BaseError
+from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+
+from odb_stream.errors import ConfigError
+from odb_stream.storage.options import Storage
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore, RetryConfig
+
+SHORTEST_WAIT, LONGEST_WAIT = 5.0, 15.0
+"""Bounds in seconds of how long one try waits for a connection or for the next byte."""
+
+# A whole request has no limit of its own: a shard takes as long as the training loop takes to read it.
+_NO_LIMIT = "365 days"
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@functools.lru_cache(maxsize=256)
+def bucket_store(scheme: str, bucket: str, options: Storage, *, writing: bool = False) -> "ObjectStore":
+    """The client of one bucket; credentials that the settings leave out come from the store's usual environment.
+
+    A client for reading tries each request once: its caller tries again. One for writing tries again by itself.
+    Raises ConfigError where settings or environment cannot work.
+    """
+    if not _BUCKET.fullmatch(bucket):
+        raise ConfigError(f"{scheme}://{bucket}: the first part must be the name of a bucket: {scheme}://BUCKET/NAME")
+    # What the client as a whole is told stands with the rest: given apart, it would replace what the environment says.
+    config = _CONFIGS[scheme](options) | _client(options)
+    try:
+        store: ObjectStore = _CLASSES[scheme](bucket, config=config, retry_config=_retries(options, writing=writing))
+        return store
+    except (BaseError, ValueError) as error:
+        problem = ConfigError(f"{scheme}://{bucket}: the client of the store cannot be set up: {_setup_words(error)}")
+    # Raised here, the client's own text, which may hold a secret, is not in the chain of causes.
+    raise problem
+
+
+@functools.lru_cache(maxsize=256)
+def http_store(url: str, options: Storage) -> "ObjectStore":
+    """The client of an HTTP server: ``url`` is scheme, authority and perhaps a path and a query, which it keeps.
+
+    A user and a password in the authority become basic authentication. Raises ConfigError where it is no address.
+    """
+    scheme, _, rest = url.partition("://")
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    user, at, host = authority.rpartition("@")
+    client = _client(options) | {"allow_http": scheme == "http"}
+    if at:
+        name, _, password = user.partition(":")
+        login = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
+        client["default_headers"] = {"Authorization": f"Basic {login}"}
+    elif options.session_token is not None:
+        client["default_headers"] = {"Authorization": f"Bearer {options.session_token}"}
+    try:
+        return HTTPStore(
+            f"{scheme}://{host}{rest[len(authority) :]}",
+            client_options=client,  # type: ignore[arg-type]  # a plain dict where a typed one is declared
+            retry_config=_retries(options, writing=False),
+        )
+    except (BaseError, ValueError):
+        problem = ConfigError(f"{scheme}://{host}: no HTTP address: check host and port")
+    raise problem
+
+
+def _client(options: Storage) -> dict[str, Any]:
+    patience = f"{min(max(options.retry_seconds, SHORTEST_WAIT), LONGEST_WAIT):.0f} s"
+    client: dict[str, Any] = {"timeout": _NO_LIMIT, "connect_timeout": patience, "read_timeout": patience}
+    if options.endpoint is not None and options.endpoint.startswith("http://"):
+        client["allow_http"] = True
+    return client
+
+
+def _retries(options: Storage, *, writing: bool) -> "RetryConfig":
+    return {"max_retries": 1000 if writing else 0, "retry_timeout": timedelta(seconds=options.retry_seconds)}
+
+
+def _given(**values: str | None) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _s3(options: Storage) -> dict[str, Any]:
+    config = _given(
+        endpoint=options.endpoint,
+        region=options.region,
+        access_key_id=options.access_key_id,
+        secret_access_key=options.secret_access_key,
+        session_token=options.session_token,
+    )
+    return config | ({"skip_signature": True} if options.anonymous else {})
+
+
+def _gcs(options: Storage) -> dict[str, Any]:
+    config = _given(base_url=options.endpoint, bearer_token=options.session_token)
+    return config | ({"skip_signature": True} if options.anonymous else {})
+
+
+def _azure(options: Storage) -> dict[str, Any]:
+    config = _given(
+        endpoint=options.endpoint,
+        account_name=options.access_key_id,
+        account_key=options.secret_access_key,
+        token=options.session_token,
+    )
+    return config | ({"skip_signature": True} if options.anonymous else {})
+
+
+_CONFIGS = {"s3": _s3, "gs": _gcs, "az": _azure}
+_CLASSES: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
+
+_SETUP = {
+    "MissingAccount": "no Azure account is named; set AZURE_STORAGE_ACCOUNT_NAME or Storage.access_key_id",
+    "InvalidAccessKey": "the Azure account key is not base64; check Storage.secret_access_key or "
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "OpenCredentials": "the file of credentials cannot be opened; check GOOGLE_APPLICATION_CREDENTIALS",
+    "DecodeCredentials": "the file of credentials is not in Google's format; check GOOGLE_APPLICATION_CREDENTIALS",
+}
+
+
+def _setup_words(error: Exception) -> str:
+    text = str(error)
+    known = next((words for sign, words in _SETUP.items() if sign in text), None)
+    return known or "check the Storage settings and the variables of the environment that it reads"

@@ -1,0 +1,269 @@
+"""Prepares chunks of records in worker processes, or inline, and says at once when a worker is gone."""
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from multiprocessing import resource_tracker
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from odb_stream.config import require_int
+from odb_stream.errors import ConfigError, OdbStreamError, WorkerError
+from odb_stream.prepare.chunk import PreparedChunk
+from odb_stream.prepare.decoding import Decoded
+from odb_stream.prepare.records import Prepare
+from odb_stream.sample import PreparedImage, Record
+from odb_stream.workers.exits import GUARD, describe_exit
+from odb_stream.workers.process import (
+    PROTOCOL,
+    DecodeTask,
+    Done,
+    Message,
+    PrepareTask,
+    Ready,
+    Task,
+    Unfit,
+    serve,
+)
+from odb_stream.workers.spawnable import pickle_for_workers
+
+CLOSED = "the worker pool is closed: build a new Loader to go on."
+EXIT_SECONDS = 5.0
+"""How long a worker that hung up may take to end by itself."""
+
+
+class WorkerPool:
+    """Prepares chunks of records in ``workers`` spawned processes; with 0, in the calling thread.
+
+    The processes hold no state besides the pipeline, which they are sent once. The constructor starts them but does
+    not wait for them. A worker that ends, for whatever reason, ends the pool: every chunk still awaited and every
+    later ``submit`` raises WorkerError with the exit and the way out. Close the pool, or use it as a context manager;
+    one that is garbage collected or alive when the interpreter exits is closed too.
+
+    Raises ConfigError when worker processes could not work (see ``pickle_for_workers``).
+    """
+
+    def __init__(self, prepare: Prepare, workers: int) -> None:
+        require_int("workers", workers, minimum=0)
+        self.workers = workers
+        self._prepare = prepare
+        self._closed = False
+        self._crew = _Crew(pickle_for_workers(prepare), workers) if workers else None
+        if self._crew is not None:
+            weakref.finalize(self, self._crew.end, CLOSED)
+
+    def submit(self, records: Sequence[Record]) -> "Future[PreparedChunk]":
+        """Have a chunk of records prepared. The future cannot be cancelled; chunks may finish in any order.
+
+        How many may be under way at once is the caller's to bound: each holds its records. Raises WorkerError when
+        the pool is closed or a worker has ended.
+        """
+        if self._crew is not None:
+            words = f"preparing {len(records)} records from {records[0].where}"
+            return self._crew.submit(PrepareTask.of(records), words)
+        self._require_open()
+        future: Future[PreparedChunk] = Future()
+        future.set_result(self._prepare.chunk(records))
+        return future
+
+    def submit_decode(self, source: int, images: tuple[PreparedImage, ...]) -> "Future[Decoded | OdbStreamError]":
+        """Have the images of one sample of a source decoded. The rest is as for :meth:`submit`."""
+        task = DecodeTask(source, images)
+        if self._crew is not None:
+            return self._crew.submit(task, f"decoding {len(images)} images of one sample")
+        self._require_open()
+        future: Future[Decoded | OdbStreamError] = Future()
+        future.set_result(task.run(self._prepare))
+        return future
+
+    def wait(self, future: "Future[PreparedChunk]") -> PreparedChunk:
+        """Wait for a submitted chunk; Ctrl-C interrupts. Raises WorkerError when a worker ended or on ``close``."""
+        return future.result()
+
+    def wait_decoded(self, future: "Future[Decoded | OdbStreamError]") -> Decoded:
+        """Wait for decoded images; also raises what a transform raised."""
+        result = future.result()
+        if isinstance(result, OdbStreamError):
+            raise result
+        return result
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise WorkerError(CLOSED)
+
+    def close(self) -> None:
+        """End the workers and fail whatever is awaited; returns at once, may be called again.
+
+        The processes and the listening thread are gone a moment later.
+        """
+        self._closed = True
+        if self._crew is not None:
+            self._crew.end(CLOSED)
+
+    def __enter__(self) -> "WorkerPool":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Worker:
+    """One worker process as the main process sees it; ``pending`` maps the numbers of its tasks to who awaits them."""
+
+    def __init__(self, name: str, pipeline: bytes) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.name = name
+        self.ready = False
+        self.pending: dict[int, tuple[Future[Any], str]] = {}
+        self.connection, theirs = context.Pipe()
+        # Once ours is the only other end, the worker's death is the end of the stream, even amid a message.
+        with theirs:
+            self.process: SpawnProcess = context.Process(target=serve, args=(theirs,), name=name, daemon=True)
+            self.process.start()
+        self._sending = threading.Lock()
+        # Not among the process's arguments: `start` waits until the child has read them, for ever if it dies before.
+        self._unsent = [pipeline]
+
+    def send(self, *tasks: bytes) -> None:
+        """Send tasks, after the pipeline. To a worker that is gone nothing is sent: its end is reported by itself."""
+        with self._sending, contextlib.suppress(OSError):
+            self._unsent.extend(tasks)
+            while self._unsent:
+                self.connection.send_bytes(self._unsent.pop(0))
+
+    def bury(self) -> int | None:
+        """Wait for the end of a process that hung up, release what it held and return its exit code."""
+        self.process.join(EXIT_SECONDS)
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join()
+        with self._sending:
+            self.connection.close()
+        return self.process.exitcode
+
+
+class _Crew:
+    """The processes of one pool and the thread that listens to them.
+
+    Each worker has a connection of its own, and no lock or queue is shared: a process killed at any moment can
+    neither block the others nor leave half a message in a shared stream (a ``ProcessPoolExecutor`` then hangs).
+    The thread refers to the crew alone, so that a forgotten pool is collected.
+    """
+
+    def __init__(self, pipeline: bytes, size: int) -> None:
+        self._owner = os.getpid()
+        # Reentrant, because the garbage collector may run `end` in a thread that holds it.
+        self._lock = threading.RLock()
+        self._numbers = itertools.count()
+        self._ended_because: str | None = None
+        self._workers: list[_Worker] = []
+        try:
+            with _sigint_blocked():
+                for number in range(1, size + 1):
+                    self._workers.append(_Worker(f"worker {number} of {size}", pipeline))
+        except BaseException as error:  # Ctrl-C included: no process is left behind
+            self.end("the workers could not start")
+            for worker in self._workers:
+                worker.bury()
+            if isinstance(error, RuntimeError):  # multiprocessing's own answer to this
+                raise ConfigError(
+                    "worker processes were asked for by a worker process that was importing the main module: put the "
+                    f"script's own code under `{GUARD}`."
+                ) from error
+            if isinstance(error, OSError):
+                raise WorkerError(
+                    f"worker {len(self._workers) + 1} of {size} could not start ({error}): ask for fewer workers, or "
+                    "raise the limit on processes, open files or memory."
+                ) from error
+            raise
+        threading.Thread(target=self._listen, name="odb_stream-workers", daemon=True).start()
+
+    def submit(self, task: Task, words: str) -> "Future[Any]":
+        """Send a task to the worker with the fewest; ``words`` say what the task is."""
+        number = next(self._numbers)
+        packed = pickle.dumps((number, task), PROTOCOL)
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            if self._ended_because is not None:
+                raise WorkerError(self._ended_because)
+            worker = min(self._workers, key=lambda worker: len(worker.pending))
+            worker.pending[number] = (future, words)
+        worker.send(packed)
+        return future
+
+    def end(self, reason: str) -> None:
+        """Kill the workers, and fail whatever is awaited, with this reason; only the first call counts."""
+        if os.getpid() != self._owner:
+            return  # a forked copy of the pool; the processes are not its own
+        with self._lock:
+            if self._ended_because is not None:
+                return
+            self._ended_because = reason
+            awaited = [future for worker in self._workers for future, _ in worker.pending.values()]
+            for worker in self._workers:
+                worker.pending.clear()
+                worker.process.kill()
+        for future in awaited:
+            future.set_exception(WorkerError(reason))
+
+    def _listen(self) -> None:
+        try:
+            for worker in list(self._workers):
+                worker.send()  # the pipeline, which a process that still starts may keep waiting
+            while self._workers:
+                speakers = {worker.connection: worker for worker in self._workers}
+                heard = wait(list(speakers))
+                for connection, worker in speakers.items():
+                    if connection in heard:
+                        self._hear(worker)
+        finally:
+            self.end("the thread that listens to the workers has failed; its traceback is on standard error.")
+
+    def _hear(self, worker: _Worker) -> None:
+        """Take one message of a worker, or its end."""
+        try:
+            message: Message = pickle.loads(worker.connection.recv_bytes())
+        except (EOFError, OSError):
+            first = next(iter(worker.pending.values()), None)
+            exit_code = worker.bury()
+            process = f"{worker.name} (pid {worker.process.pid})"
+            self.end(describe_exit(process, exit_code, ready=worker.ready, task=first[1] if first else None))
+            with self._lock:
+                self._workers.remove(worker)
+            return
+        match message:
+            case Ready():
+                worker.ready = True
+            case Unfit(cause):
+                self.end(
+                    f"{worker.name} could not rebuild the pipeline it was sent: {cause}. Every stage must unpickle in "
+                    "a fresh process: what it needs must be importable there and not depend on this process's state."
+                )
+            case Done(number, answer):
+                with self._lock:
+                    awaited = worker.pending.pop(number, None)
+                if awaited is not None:
+                    awaited[0].set_result(answer)
+
+
+@contextlib.contextmanager
+def _sigint_blocked() -> Iterator[None]:
+    """Start processes that take no SIGINT, so that Ctrl-C in their first second prints no tracebacks.
+
+    A process inherits the mask; a worker lifts it once it ignores the signal.
+    """
+    resource_tracker.ensure_running()  # it would lift the mask when the first process starts it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,121 @@
+"""What runs inside a worker process, and the messages between it and the main process."""
+
+import os
+import pickle
+import queue
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import NoReturn
+
+from odb_stream.errors import OdbStreamError
+from odb_stream.prepare.chunk import PreparedChunk, portable
+from odb_stream.prepare.decoding import Decoded
+from odb_stream.prepare.records import Prepare
+from odb_stream.sample import Drop, PreparedImage, Record, SampleRef
+
+PROTOCOL = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The worker has its pipeline and takes tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """The pipeline could not be rebuilt in the worker; ``cause`` in words."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The answer to the task of that number."""
+
+    number: int
+    answer: PreparedChunk | Decoded | OdbStreamError
+
+
+Message = Ready | Unfit | Done
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareTask:
+    """Prepare a chunk of records. Plain tuples instead of records: a quarter of the time; positions stay behind."""
+
+    plain: list[tuple[tuple[int, ...], str, str, dict[str, bytes], int, Drop | None]]
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> "PrepareTask":
+        """The task of these records."""
+        return cls([(tuple(r.ref), r.key, r.shard, dict(r.members), r.epoch, r.loss) for r in records])
+
+    def run(self, prepare: Prepare) -> PreparedChunk:
+        """The chunk."""
+        return prepare.chunk(
+            [
+                Record(SampleRef(*ref), key, shard, members, epoch=epoch, loss=loss)
+                for ref, key, shard, members, epoch, loss in self.plain
+            ]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTask:
+    """Decode the images of one sample of a source."""
+
+    source: int
+    images: tuple[PreparedImage, ...]
+
+    def run(self, prepare: Prepare) -> Decoded | OdbStreamError:
+        """The decoded images, a drop, or the error of a transform, in a form that travels."""
+        try:
+            return prepare.decode_compactly(self.source, self.images)
+        except OdbStreamError as error:
+            return portable(error)
+
+
+Task = PrepareTask | DecodeTask
+
+
+def serve(connection: Connection) -> None:
+    """Rebuild the pipeline (the first thing sent), then prepare chunks for the main process until it hangs up.
+
+    Ctrl-C is the main process's to handle. A thread reads what is sent, so that the main process can always send; it
+    also sees when the main process closes the connection or is gone, and then ends this process at once.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    reader = threading.Thread(target=_read, args=(connection, inbox), name="odb_stream-inbox", daemon=True)
+    reader.start()
+    pipeline = inbox.get()
+    try:
+        prepare: Prepare = pickle.loads(pipeline)
+    except Exception as error:  # noqa: BLE001 - a stage's own code runs here and may raise anything
+        _send(connection, Unfit(f"{type(error).__name__}: {error}"))
+        reader.join()
+    _send(connection, Ready())
+    while True:
+        number, task = pickle.loads(inbox.get())
+        _send(connection, Done(number, task.run(prepare)))
+
+
+def _read(connection: Connection, inbox: "queue.SimpleQueue[bytes]") -> NoReturn:
+    try:
+        while True:
+            inbox.put(connection.recv_bytes())
+    except (EOFError, OSError):
+        # No clean-up: the main thread may be deep in native code, and nobody is left to hear of it.
+        os._exit(0)
+
+
+def _send(connection: Connection, message: Message) -> None:
+    try:
+        connection.send_bytes(pickle.dumps(message, PROTOCOL))
+    except OSError:
+        # The main process is gone or has hung up, and the reading thread is about to find out the same.
+        os._exit(0)

@@ -1,0 +1,230 @@
+"""A Loader that goes on from a state makes, bit for bit, what would have come: at every step, in one process."""
+
+import json
+
+import pytest
+from loader_data import Ready, drop_thirds, jitter
+from resume_support import check_every_cut, comparable, epoch_of, uncut
+
+import odb_stream as odb
+from odb_stream.checkpoint.fit import unsealed
+
+SMALL = {"budget": odb.Budget(tokens=128), "window": 32, "lookahead": 4, "seed": 3}
+
+
+def loader(size: int = 150, *stages, shuffle: bool = True, **settings) -> odb.Loader:
+    return odb.Loader(odb.Pipeline(odb.FromDataset(Ready(size), shuffle=shuffle), *stages), **{**SMALL, **settings})
+
+
+CASES = {
+    "padded": {},
+    "packed": {"layout": "packed"},
+    "without shuffling": {"shuffle": False},
+    "three steps an update": {"grad_accum": 3},
+    "oversize samples go alone": {"budget": odb.Budget(tokens=36), "oversize": "solo"},
+    "oversize samples are dropped": {"budget": odb.Budget(tokens=36), "oversize": "drop", "layout": "packed"},
+    "one round": {"size": 20},
+    "one sample": {"size": 2},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_follows_a_state_is_what_would_have_come(name: str) -> None:
+    settings = dict(CASES[name])
+    size = settings.pop("size", 150)
+    steps = check_every_cut(lambda: loader(size, jitter, drop_thirds, **settings))
+    assert steps[0] != steps[1]
+
+
+@pytest.mark.slow
+def test_with_workers_it_is_the_same() -> None:
+    with loader(150, jitter, drop_thirds) as stream:
+        alone = epoch_of(stream)
+    steps = check_every_cut(lambda: loader(150, jitter, drop_thirds, workers=2), cuts=range(0, 40, 7))
+    assert steps[0] == alone
+
+
+@pytest.mark.parametrize("accum", [1, 2])
+def test_a_quota_goes_on_over_the_ends_of_its_epochs(accum: int) -> None:
+    def make() -> odb.Loader:
+        return loader(60, jitter, closure="quota", quota=100, grad_accum=accum)
+
+    steps, states, _ = uncut(make, 4)
+    for number in range(3):
+        for cut, state in enumerate(states[number]):
+            with make() as stream:
+                stream.load_state_dict(json.loads(state))
+                following = [epoch_of(stream), epoch_of(stream)]
+            ended = cut == len(steps[number])
+            expected = steps[number + 1 :] if ended else [steps[number][cut:], *steps[number + 1 :]]
+            for got, one in zip(following, expected, strict=False):
+                assert got == one, (number, cut)
+
+
+def test_the_state_after_the_last_step_leaves_an_empty_rest_and_whole_epochs_after_it() -> None:
+    steps, states, _ = uncut(loader, 2)
+    with loader() as stream:
+        stream.load_state_dict(json.loads(states[0][-1]))
+        assert epoch_of(stream) == []
+        assert epoch_of(stream) == steps[1]
+
+
+def test_the_state_of_a_finished_epoch_is_the_start_of_the_next() -> None:
+    steps, _, _ = uncut(loader, 2)
+    with loader() as stream:
+        epoch_of(stream)
+        state = stream.state_dict()
+    assert (state["epoch"], state["step"]) == (1, 0)
+    with loader() as stream:
+        stream.load_state_dict(state)
+        assert epoch_of(stream) == steps[1]
+
+
+def test_the_state_of_a_fresh_loader_changes_nothing() -> None:
+    with loader() as stream:
+        state = stream.state_dict()
+    with loader() as fresh, loader() as loaded:
+        loaded.load_state_dict(state)
+        assert loaded.state_dict() == state
+        assert epoch_of(loaded) == epoch_of(fresh)
+
+
+def test_a_loader_can_go_on_twice_and_from_an_iterator_that_was_dropped() -> None:
+    steps, states, _ = uncut(loader, 1)
+    with loader() as stream:
+        iterator = iter(stream)
+        for _ in range(3):
+            next(iterator)
+        state = stream.state_dict()
+        assert json.dumps(state) == states[0][3]
+        del iterator
+        assert stream.state_dict() == state, "of the last step that was yielded"
+        for _ in range(2):
+            stream.load_state_dict(state)
+            assert epoch_of(stream) == steps[0][3:]
+        stream.load_state_dict(json.loads(states[0][1]))
+        stream.load_state_dict(state)
+        assert epoch_of(stream) == steps[0][3:]
+
+
+def test_earlier_steps_of_the_epoch_have_their_states_for_trainers_that_pull_ahead() -> None:
+    _, states, _ = uncut(loader, 1)
+    with loader(lookahead=4) as stream:
+        iterator = iter(stream)
+        for _ in range(6):
+            next(iterator)
+        for step in (5, 4, 3, 2):
+            assert json.dumps(stream.state_dict(step=step)) == states[0][step + 1]
+        for step in (0, 6):
+            with pytest.raises(odb.StateError, match=rf"no state after step {step} of this epoch; kept.*: [12] to 5"):
+                stream.state_dict(step=step)
+
+
+def test_a_state_with_accumulation_in_the_midst_of_a_window_keeps_its_denominator() -> None:
+    with loader(grad_accum=3) as stream:
+        iterator = iter(stream)
+        infos = [comparable(next(iterator))[0] for _ in range(4)]
+        state = stream.state_dict()
+        rest = [comparable(batch)[0] for batch in iterator]
+    assert infos[-1].accum_index == 0
+    with loader(grad_accum=3) as stream:
+        stream.load_state_dict(state)
+        again = [comparable(batch)[0] for batch in stream]
+    assert again == rest
+    assert (again[0].accum_index, again[1].accum_last) == (1, True)
+
+
+REFUSED = {
+    "window": ({"window": 33}, r"window was 32 and is 33"),
+    "budget": ({"budget": odb.Budget(tokens=129)}, r"budget was Budget\(tokens=128.*is Budget\(tokens=129"),
+    "layout": ({"layout": "packed"}, r"layout was 'padded' and is 'packed'"),
+    "seed": ({"seed": 4}, r"seed was 3 and is 4"),
+    "two": ({"seed": 4, "lookahead": 5}, r"lookahead was 4 and is 5; seed was 3 and is 4"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_another_setting_that_decides_batches_is_refused_by_name(name: str) -> None:
+    changed, message = REFUSED[name]
+    with loader() as stream:
+        next(iter(stream))
+        state = stream.state_dict()
+    with loader(**changed) as other, pytest.raises(odb.StateError, match=message):
+        other.load_state_dict(state)
+
+
+def test_harmless_settings_may_change() -> None:
+    steps, states, _ = uncut(loader, 1)
+    with loader(timeout=30.0, failure_budget=odb.FailureBudget(share=0.5)) as stream:
+        stream.load_state_dict(json.loads(states[0][4]))
+        assert epoch_of(stream) == steps[0][4:]
+
+
+def edited(state: dict, changed: dict) -> dict:
+    """The state with other values, outside or inside its content."""
+    if changed.keys() <= {"version", "content"}:
+        return {**state, **changed}
+    return {**state, "content": json.dumps({**unsealed(state), **changed})}
+
+
+def test_states_of_other_data_ranks_and_versions_are_refused() -> None:
+    with loader() as stream:
+        next(iter(stream))
+        state = stream.state_dict()
+        for changed, message in (
+            ({"data": "dataset Ready of 7 items"}, "other data"),
+            ({"version": 99}, "version 99, this package reads 1"),
+            ({"world_size": 4}, "saved on 4 ranks, and there are 1 now.*resume.merge"),
+            ({"rank": 1}, "that of rank 1, but this is rank 0"),
+            ({"content": "{"}, "damaged"),
+            ({"progress": {**unsealed(state)["progress"], "round": {}}}, "damaged"),
+        ):
+            with pytest.raises(odb.StateError, match=message):
+                stream.load_state_dict(edited(state, changed))
+        for nothing in ({}, "text", None):
+            with pytest.raises(odb.StateError, match="no state of a Loader"):
+                stream.load_state_dict(nothing)
+
+
+def test_a_state_holds_references_and_its_size_is_bounded_by_window_and_round() -> None:
+    with loader(3000, window=256, lookahead=16) as stream:
+        sizes = []
+        for batch in stream:
+            odb.pop_step(batch)
+            sizes.append(len(json.dumps(stream.state_dict())))
+    assert max(sizes) < 4000 + 12 * (256 + 2 * 16 * 64)
+    assert max(sizes[len(sizes) // 2 :]) < 1.2 * max(sizes[: len(sizes) // 2]), "it does not grow with the position"
+
+
+class Noting:
+    """A stage that notes which samples it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+
+    def __call__(self, sample: odb.Sample) -> odb.Sample:
+        self.given.append(sample.ref.index)
+        return sample
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_nothing_that_was_emitted_is_prepared_again_and_the_first_batch_needs_little(layout: str) -> None:
+    """At every step: fails with a round that is planned again, or a reading that starts over."""
+    emitted: list[int] = []
+    states = []
+    with loader(600, layout=layout) as stream:
+        for batch in stream:
+            emitted += [ref.index for ref in odb.pop_step(batch).refs]
+            states.append((len(emitted), stream.state_dict()))
+    for done, state in states[::7]:
+        noting = Noting()
+        with loader(600, noting, layout=layout) as stream:
+            stream.load_state_dict(state)
+            iterator = iter(stream)
+            batch = next(iterator, None)
+            if batch is not None:
+                odb.pop_step(batch)
+            rest = [ref.index for following in iterator for ref in odb.pop_step(following).refs]
+        assert not set(noting.given) & set(emitted[:done])
+        assert sorted(noting.given) == sorted(emitted[done:]), "and what was not is prepared once"
+        assert len(rest) <= len(noting.given)

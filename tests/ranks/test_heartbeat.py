@@ -1,0 +1,196 @@
+"""Signs of life: clocks, ages, and what a rank concludes from them."""
+
+import threading
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_store import MemoryStore
+
+from odb_stream.ranks import heartbeat
+from odb_stream.ranks.heartbeat import MOST_SECONDS, Ages, Heartbeat, RunningClock
+from odb_stream.ranks.liveness import Lifelines
+from odb_stream.ranks.peer_events import News
+from odb_stream.ranks.rendezvous import Rendezvous
+
+PATIENCE = 60.0
+
+
+def test_a_pause_of_this_process_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([100.0, 100.5, 1000.0, 1000.25])
+    monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    clock = RunningClock()
+    assert [clock.now() for _ in range(3)] == [0.5, 0.5 + MOST_SECONDS, 0.75 + MOST_SECONDS]
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.lists(st.integers(0, 2), min_size=3, max_size=3)), min_size=1))
+def test_an_age_is_the_time_since_the_last_change(readings: Sequence[tuple[int, list[int]]]) -> None:
+    ages, now = Ages(3, 0.0), 0.0
+    last, changed = [b"", b"", b""], [0.0, 0.0, 0.0]
+    for step, values in readings:
+        now += step
+        counts = [str(value).encode() for value in values]
+        ages.record(counts, now)
+        changed = [now if new != old else at for new, old, at in zip(counts, last, changed, strict=True)]
+        last = counts
+    expected = {rank: now - at for rank, at in enumerate(changed) if now - at > 2}
+    assert ages.older_than(2, now) == expected
+
+
+class SetClock:
+    """A clock that shows what it was set to."""
+
+    seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+class Crew:
+    """Heartbeats of three ranks over one store, without lifelines; all by one ``clock`` where one is given."""
+
+    def __init__(self, *, timeout: float = 600.0, size: int = 3, clock: Any = None) -> None:
+        self.store = MemoryStore()
+        self.rendezvous = [Rendezvous(self.store, rank=rank, size=size) for rank in range(size)]
+        self.beats = [
+            Heartbeat(self.store, Lifelines(rank), meeting, rank=rank, size=size, interval=0.02, timeout=timeout)
+            for rank, meeting in enumerate(self.rendezvous)
+        ]
+        for beat in self.beats:
+            beat.clock = clock or beat.clock
+            beat.start()
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.store.answers.set()
+        for beat in self.beats:
+            beat.stop(PATIENCE)
+            assert not beat._thread.is_alive()
+
+    def news(self, rank: int, within: float = PATIENCE) -> News | None:
+        return self.beats[rank].wait_for_news(within)
+
+    def let_beat(self, *ranks: int) -> None:
+        """Wait until each of these ranks has made a whole beat more."""
+        before = [self.beats[rank]._count for rank in ranks]
+        wait_until(lambda: all(self.beats[rank]._count >= n + 2 for rank, n in zip(ranks, before, strict=True)))
+
+    def let_finish_its_beat(self, rank: int) -> None:
+        """Wait until a heartbeat listens anew, so that a beat that it was in the midst of is over."""
+        lines, listening = self.beats[rank]._lines, threading.Event()
+        listen = lines.listen
+
+        def watched(seconds: float) -> list[News]:
+            listening.set()
+            return listen(seconds)
+
+        lines.listen = watched  # type: ignore[method-assign]
+        assert listening.wait(PATIENCE)
+
+
+def test_all_ranks_hear_the_same_first_news() -> None:
+    with Crew() as crew:
+        for rank in range(3):
+            crew.beats[rank].publish(News("broken", (rank,), "at the same time"))
+        first = crew.news(0)
+        assert first is not None
+        assert [crew.news(rank) for rank in range(3)] == [first] * 3
+        assert crew.beats[0].about(range(3)) == first
+
+
+def test_one_that_leaves_calls_off_what_the_others_wait_for() -> None:
+    with Crew() as crew:
+        refusals: list[News | None] = []
+        waiting = threading.Thread(target=lambda: refusals.append(crew.rendezvous[1].meet_all()))
+        waiting.start()
+        crew.beats[2].leave()
+        waiting.join(PATIENCE)
+        assert refusals == [News("left", (2,))]
+
+
+def test_one_that_leaves_because_of_another_names_that_one_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails when the others hear only that it left, should they hear of it before the one that began."""
+    with Crew() as crew:
+        said: list[News] = []
+        monkeypatch.setattr(crew.beats[1]._lines, "say", said.append)
+        crew.beats[1].cause = News("died", (2,))
+        crew.beats[1].leave()
+        assert said[:2] == [News("died", (2,)), News("left", (1,))]
+
+
+def test_silence_matters_only_while_one_waits() -> None:
+    clock = SetClock()
+    with Crew(timeout=7.0, clock=clock) as crew:
+        crew.beats[2].stop(PATIENCE)
+        crew.let_beat(0, 1)
+        clock.seconds += 8.0
+        wait_until(lambda: [crew.beats[rank].still(7.0) for rank in (0, 1)] == [(2,), (2,)])
+        crew.let_beat(0, 1)
+        assert crew.news(0, within=0.0) is None
+        crew.beats[1].waiting = True
+        assert crew.news(1) == crew.news(0) == News("silent", (2,), "8.0 s (timeout 7 s)")
+
+
+def test_a_store_that_does_not_answer_is_noticed_by_the_age_of_its_last_answer() -> None:
+    with Crew() as crew:
+        crew.let_beat(1)
+        crew.store.answers.clear()
+        wait_until(lambda: crew.beats[1].silence() > 0.5)
+        assert crew.beats[1].news is None
+        crew.store.answers.set()
+        wait_until(lambda: crew.beats[1].silence() < 0.5)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if condition():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it never came to be")
+
+
+def test_a_lost_store_is_remembered_and_news_still_heard() -> None:
+    with Crew() as crew:
+        crew.store.lose()
+        wait_until(lambda: crew.beats[1].lost is not None)
+        assert crew.news(1, within=0.0) is None
+        crew.beats[1].publish(News("died", (0,)))
+        assert crew.news(1) == News("died", (0,))
+
+
+def test_after_the_hub_has_left_the_store_is_let_alone() -> None:
+    """Its host may end now, and every call would print pages of warnings."""
+    with Crew() as crew:
+        crew.beats[0].leave()
+        assert [crew.news(rank) for rank in range(3)] == [News("left", (0,))] * 3
+        crew.beats[0].stop(PATIENCE)
+        for rank in (1, 2):
+            crew.let_finish_its_beat(rank)
+        crew.store.lose()
+        for rank in (1, 2):
+            crew.beats[rank].leave()
+            crew.beats[rank].stop(PATIENCE)
+            assert crew.beats[rank].lost is None
+
+
+def test_no_beat_follows_the_news_that_the_hub_has_left() -> None:
+    """Not even one that is due already: a rank that was held up hears the news at the same time."""
+    with Crew() as crew:
+        beat, store = crew.beats[1], crew.store
+        listen = beat._lines.listen
+
+        def held_up(seconds: float) -> list[News]:
+            beat._lines.listen = listen  # type: ignore[method-assign]
+            threading.Event().wait(max(seconds, 0.0))
+            store.lose()
+            return [News("left", (0,))]
+
+        beat._lines.listen = held_up  # type: ignore[method-assign]
+        assert crew.news(1) == News("left", (0,))
+        crew.let_finish_its_beat(1)
+        assert beat.lost is None

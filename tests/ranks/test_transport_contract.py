@@ -1,0 +1,247 @@
+"""What every transport promises, over threads and over real processes alike."""
+
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from transport_programs import Program, program_strategy, run_program, seeded_program
+from transport_ranks import Build, Outcome, Ranks, ranks_in_memory, ranks_over_gloo, threads_ended
+
+from odb_stream.errors import PeerError
+from odb_stream.ranks.transport import InMemory, Left, Transport
+
+Start = Callable[..., Ranks]
+ONE = np.arange(1)
+
+
+@pytest.fixture(params=["memory", "gloo"])
+def start(request: pytest.FixtureRequest) -> Start:
+    return ranks_in_memory if request.param == "memory" else ranks_over_gloo
+
+
+def run_programs(build: Build, line: Connection, programs: list[Program]) -> None:
+    transport = build()
+    for program in programs:
+        run_program(transport, program)
+    transport.close()
+
+
+@given(program_strategy())
+def test_threads_get_what_was_sent(program: Program) -> None:
+    with ranks_in_memory(program.size, run_programs, [program]) as ranks:
+        ranks.values()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_processes_get_what_was_sent(size: int) -> None:
+    with ranks_over_gloo(size, run_programs, [seeded_program(size, seed) for seed in range(10)]) as ranks:
+        ranks.values()
+
+
+def test_uneven_arrays_pass_each_other(start: Start) -> None:
+    """Each of three ranks sends 5 MB to one and nothing, or a little, to the other, all at the same time."""
+    parcels = {(rank, (rank + 1) % 3): 5_000_000 for rank in range(3)}
+    parcels |= {(rank, (rank + 2) % 3): rank for rank in range(3)}
+    with start(3, run_programs, [Program(3, [1, 1], [parcels, parcels])]) as ranks:
+        ranks.values()
+
+
+def exchange_twice(build: Build, line: Connection) -> list[int]:
+    """Ranks 0 and 1 exchange twice between two gathers; rank 2 takes part in the second only."""
+    transport = build()
+    transport.gather(ONE)
+    me, got = transport.rank, []
+    first = {0: ({1: b"a"}, []), 1: ({}, [0]), 2: None}[me]
+    second = {0: ({1: b"bb", 2: b"ccc"}, []), 1: ({}, [0]), 2: ({}, [0])}[me]
+    for part in (first, second):
+        if part is not None:
+            outgoing = {to: np.frombuffer(text, np.uint8) for to, text in part[0].items()}
+            got += [len(array) for array in transport.exchange(outgoing, part[1]).values()]
+    transport.gather(ONE)
+    transport.close()
+    return got
+
+
+def test_only_those_who_take_part_call_exchange(start: Start) -> None:
+    with start(3, exchange_twice) as ranks:
+        assert ranks.values() == [[], [1, 2], [3]]
+
+
+def exchange_after_one_has_left(build: Build, line: Connection) -> list[int]:
+    transport = build()
+    transport.gather(ONE)
+    if transport.rank == 2:
+        transport.close()
+        line.send("closed")
+        return []
+    line.recv()
+    other = 1 - transport.rank
+    got = transport.exchange({other: np.full(4, transport.rank, np.uint8)}, [other])[other].tolist()
+    with pytest.raises(PeerError, match="rank 2 left"):
+        transport.exchange({2: np.zeros(1, np.uint8)}, [])
+    with pytest.raises(PeerError, match="rank 2 left"):
+        transport.gather(ONE)
+    return got
+
+
+def test_an_exchange_needs_only_those_who_take_part(start: Start) -> None:
+    with start(3, exchange_after_one_has_left) as ranks:
+        assert ranks.hear(2) == "closed"
+        for rank in (0, 1):
+            ranks.tell(rank)
+        assert ranks.values() == [[1] * 4, [0] * 4, []]
+
+
+def wait_or_leave(build: Build, line: Connection, leaver: int, point: str) -> int:
+    """All make one gather; then the leaver leaves when told to, and the others wait for it.
+
+    No operation is posted in vain: one that is would keep its thread.
+    """
+    transport = build()
+    transport.gather(ONE)
+    if transport.rank == leaver:
+        line.recv()
+        transport.leave()
+        for _ in range(2):
+            with pytest.raises(Left):
+                transport.gather(ONE)
+        with pytest.raises(Left):
+            transport.exchange({}, [])
+        transport.close()
+        return 0
+    line.send("waits")
+    try:
+        if point == "gather":
+            transport.gather(ONE)
+        else:
+            transport.exchange({leaver: np.zeros(3, np.uint8)}, [leaver])
+        return 0
+    finally:
+        transport.close()
+        threads_ended()
+
+
+@pytest.mark.parametrize(("leaver", "point"), [(0, "gather"), (1, "gather"), (2, "gather"), (1, "exchange")])
+def test_peers_that_wait_learn_who_left(start: Start, leaver: int, point: str) -> None:
+    with start(3, wait_or_leave, leaver, point) as ranks:
+        others = [rank for rank in range(3) if rank != leaver]
+        for rank in others:
+            assert ranks.hear(rank) == "waits"
+        ranks.tell(leaver)
+        for rank in others:
+            kind, message = ranks.outcome(rank)
+            assert kind == "PeerError"
+            assert message.startswith(f"rank {leaver} left ")
+        assert ranks.outcome(leaver).kind == "value"
+
+
+def until_it_waits(transport: Any) -> None:
+    """Return once a call of this rank is under way in another thread."""
+    if isinstance(transport, InMemory):
+        with transport._hub._changed:
+            transport._hub._changed.wait_for(
+                lambda: any(transport.rank in meeting.brought for meeting in transport._hub._meetings.values())
+            )
+    else:
+        while not transport._heartbeat.waiting:
+            threading.Event().wait(0.001)
+
+
+def leave_while_waiting(build: Build, line: Connection, point: str) -> None:
+    """Wait for ranks that do not come, until another thread lets this rank leave."""
+    transport = build()
+    transport.gather(ONE)
+    if transport.rank == 0:
+        line.recv()
+    else:
+        leaver = threading.Thread(target=lambda: (until_it_waits(transport), transport.leave()))
+        leaver.start()
+        try:
+            if point == "gather":
+                transport.gather(ONE)
+            else:
+                transport.exchange({0: np.zeros(3, np.uint8)}, [0])
+        finally:
+            leaver.join()
+            transport.close()
+            threads_ended()
+    transport.gather(ONE)
+
+
+@pytest.mark.parametrize("point", ["gather", "exchange"])
+def test_a_rank_that_waits_can_leave(start: Start, point: str) -> None:
+    with start(2, leave_while_waiting, point) as ranks:
+        assert ranks.outcome(1) == Outcome("Left", "")
+        ranks.tell(0)
+        kind, message = ranks.outcome(0)
+        assert (kind, message[:11]) == ("PeerError", "rank 1 left")
+
+
+def all_leave(build: Build, line: Connection) -> None:
+    transport = build()
+    transport.gather(ONE)
+    leaver = threading.Thread(target=lambda: (line.recv(), transport.leave()))
+    leaver.start()
+    try:
+        if transport.rank:
+            transport.gather(ONE)
+    finally:
+        leaver.join()
+        transport.close()
+
+
+def test_all_ranks_can_leave(start: Start) -> None:
+    with start(3, all_leave) as ranks:
+        for rank in range(3):
+            ranks.tell(rank)
+        # A rank that was told a moment later may have heard of the first one before: both are a proper end.
+        for outcome in ranks.outcomes():
+            assert outcome.kind in ("value", "Left", "PeerError")
+
+
+ROUNDS = 30
+
+
+def gather_for_ever(transport: Transport, counts: list[int]) -> None:
+    """Count in the last place what came through."""
+    while True:
+        transport.gather(np.full(2000, counts[-1]))
+        counts[-1] += 1
+
+
+def leave_at_some_moment(build: Build, line: Connection, size: int) -> list[int]:
+    """In each round one rank leaves while all of them gather; returns how many gathers came through in each."""
+    counts = []
+    for number in range(ROUNDS):
+        transport = build()
+        leaver = number % size == transport.rank
+        # So that the moments at which it leaves are spread over a gather's few milliseconds.
+        alarm = threading.Timer(0.003 + 0.0005 * (number // size), transport.leave)
+        counts.append(0)
+        transport.gather(ONE)
+        if leaver:
+            alarm.start()
+        with pytest.raises(Left if leaver else PeerError) as caught:
+            gather_for_ever(transport, counts)
+        assert leaver or f"rank {number % size} left" in str(caught.value), caught.value
+        transport.close()
+        if leaver:
+            alarm.join()
+    return counts
+
+
+@pytest.mark.slow
+def test_all_ranks_complete_a_gather_or_none(start: Start) -> None:
+    """The heart of the matter: whenever a rank leaves, all its peers stop at the same gather, and nobody hangs."""
+    extra: dict[str, Any] = {"builds": ROUNDS} if start is ranks_in_memory else {}
+    with start(3, leave_at_some_moment, 3, **extra) as ranks:
+        counts = ranks.values(within=300)
+    for number, row in enumerate(zip(*counts, strict=True)):
+        first, second = (count for rank, count in enumerate(row) if rank != number % 3)
+        assert first == second
+        # The one that left goes through with a gather in which all had come together, and leaves after it.
+        assert first - 1 <= row[number % 3] <= first

@@ -1,0 +1,248 @@
+"""How a transport ends: at once, on every rank, with nothing left behind; and what its end does not disturb."""
+
+import os
+import threading
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+from transport_ranks import PATIENCE, Build, Outcome, native_threads, open_descriptors, ranks_over_gloo, threads_ended
+
+from odb_stream.config import World
+from odb_stream.errors import PeerError
+from odb_stream.ranks import gloo
+from odb_stream.ranks.gloo import LOOK_SECONDS, Gloo
+from odb_stream.ranks.transport import Left, Transport
+
+ONE = np.arange(1)
+WARM_UP, ROUNDS = 5, 50
+
+
+def settled(line: Connection, number: int) -> None:
+    """Wait until all ranks are here."""
+    line.send(number)
+    assert line.recv() == number
+
+
+def build_and_close(build: Build, line: Connection, way: str) -> list[tuple[int, int, int]]:
+    """Round after round; returns the descriptors, threads and Python threads after each."""
+    counts = []
+    for number in range(WARM_UP + ROUNDS):
+        transport = build()
+        transport.gather(ONE)
+        if way == "close while a peer waits" and transport.rank:
+            with pytest.raises((PeerError, Left)):
+                transport.gather(ONE)
+        if way == "garbage":
+            del transport
+        else:
+            transport.close()
+        settled(line, number)
+        threads_ended()
+        counts.append((open_descriptors(), native_threads(), threading.active_count()))
+    return counts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["close while a peer waits", "garbage"])
+def test_fifty_rounds_leave_nothing_behind(way: str) -> None:
+    with ranks_over_gloo(3, build_and_close, way) as ranks:
+        for number in range(WARM_UP + ROUNDS):
+            for rank in range(3):
+                assert ranks.hear(rank) == number
+            for rank in range(3):
+                ranks.tell(rank, number)
+        for counts in ranks.values():
+            # Minima: the store's server closes its ends a moment after the clients. A leak is one a round, or more.
+            descriptors, native, python = (np.array(column) for column in zip(*counts, strict=True))
+            assert set(python) == {1}
+            assert descriptors[-10:].min() <= descriptors[:WARM_UP].min() + 2
+            assert native[-10:].min() <= native[:WARM_UP].min() + 1
+
+
+def rebuild_subgroups(build: Build, line: Connection) -> list[list[int]]:
+    """Transports over two halves of the world, one after the other, with other groups in between."""
+    rank = dist.get_rank()
+    halves = [dist.new_group([0, 2]), dist.new_group([3, 1])]
+    mine = halves[rank % 2]
+    seen = []
+    for _ in range(4):
+        transport = Gloo(World(dist.get_rank(mine), 2, mine), timeout=600)
+        seen.append(transport.gather(np.array([rank]))[:, 0].tolist())
+        other = 1 - transport.rank
+        received = transport.exchange({other: np.full(3, rank, np.uint8)}, [other])
+        assert received[other].tolist() == [seen[-1][other]] * 3
+        transport.close()
+    settled(line, 0)
+    return seen
+
+
+def test_a_group_of_some_ranks_is_built_by_them_alone() -> None:
+    """Also again and again: torch then gives the group the same name, and its store the old keys."""
+    with ranks_over_gloo(4, rebuild_subgroups) as ranks:
+        for rank in range(4):
+            assert ranks.hear(rank) == 0
+        for rank in range(4):
+            ranks.tell(rank, 0)
+        assert ranks.values() == [[[0, 2]] * 4, [[1, 3]] * 4] * 2
+
+
+def count_keys(build: Build, line: Connection) -> list[int]:
+    transport = build()
+    store: Any = dist.group.WORLD.get_group_store()
+    counts = []
+    for _ in range(20):
+        for _ in range(5):
+            transport.gather(ONE)
+            if transport.rank < 2:
+                transport.exchange({1 - transport.rank: np.zeros(2, np.uint8)}, [1 - transport.rank])
+        counts.append(store.num_keys())
+    transport.gather(ONE)
+    transport.close()
+    return counts
+
+
+def test_the_store_does_not_grow() -> None:
+    with ranks_over_gloo(3, count_keys) as ranks:
+        for counts in ranks.values():
+            assert max(counts[5:]) <= max(counts[:5]) + 8
+
+
+def wait_in_vain(transport: Transport) -> None:
+    with pytest.raises(Left):
+        transport.gather(ONE)
+
+
+def end_first(build: Build, line: Connection, leaver: int, way: str) -> None:
+    """The leaver's process ends while its peers live on; later they find out."""
+    transport = build()
+    transport.gather(ONE)
+    if transport.rank != leaver:
+        line.recv()
+        with pytest.raises(PeerError, match="died" if way == "is in a gather" else "left"):
+            transport.gather(ONE)
+        transport.close()
+        return
+    if way != "lets go":
+        threading.Thread(target=wait_in_vain, args=(transport,), daemon=True).start()
+    if way == "closes":
+        transport.close()
+    line.send("ends")
+
+
+@pytest.mark.parametrize("way", ["closes", "is in a gather", "lets go"])
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_a_process_ends_while_its_peers_live(leaver: int, way: str) -> None:
+    """Nothing in it waits for a peer: not its threads, not the destructors of its group."""
+    with ranks_over_gloo(2, end_first, leaver, way) as ranks:
+        assert ranks.hear(leaver) == "ends"
+        assert ranks.outcome(leaver).kind == "value"
+        assert ranks.exit_code(leaver) == 0
+        ranks.tell(1 - leaver)
+        assert ranks.outcome(1 - leaver).kind == "value"
+
+
+def leave_and_be_gone(build: Build, line: Connection) -> None:
+    transport = build()
+    transport.gather(ONE)
+    if transport.rank == 1:
+        transport.leave()
+        os._exit(0)
+    transport.gather(ONE)
+
+
+def test_a_rank_that_leaves_and_ends_at_once_is_not_taken_for_dead() -> None:
+    with ranks_over_gloo(2, leave_and_be_gone) as ranks:
+        kind, message = ranks.outcome(0)
+        assert (kind, message[:11]) == ("PeerError", "rank 1 left")
+
+
+def leave_in_an_operation(build: Build, line: Connection) -> list[int]:
+    """Rank 1 leaves when all have come together; rank 0 is slow to post its part, and has heard the news by then.
+
+    Rank 1's call returns before the operation is through; its process stays until the test lets it end.
+    """
+    gloo.GRACE_SECONDS = PATIENCE  # in this process: a busy machine may hold the other one up for longer
+    transport: Any = build()
+    transport.gather(ONE)
+    real = transport._group.all_gather
+
+    def slow(values: Any) -> Any:
+        if transport.rank == 1:
+            transport.leave()
+        else:
+            assert transport._heartbeat.wait_for_news(PATIENCE) is not None
+            threading.Event().wait(3 * LOOK_SECONDS)
+        return real(values)
+
+    transport._group.all_gather = slow
+    try:
+        gathered: list[int] = transport.gather(np.array([7 + transport.rank]))[:, 0].tolist()
+    finally:
+        if transport.rank == 1:
+            line.recv()
+    with pytest.raises(PeerError, match="rank 1 left"):
+        transport.gather(ONE)
+    return gathered
+
+
+def test_what_all_have_come_to_is_gone_through_with() -> None:
+    with ranks_over_gloo(2, leave_in_an_operation) as ranks:
+        assert ranks.outcome(0) == Outcome("value", [7, 8])
+        ranks.tell(1)
+        assert ranks.outcome(1) == Outcome("Left", "")
+
+
+def end_in_an_operation(build: Build, line: Connection) -> None:
+    """Rank 0 is in an operation for which rank 1 never comes, as if rank 1 had been stopped just before it."""
+    transport = build()
+    transport.gather(ONE)
+    if transport.rank == 0:
+        group = transport._link.group  # type: ignore[attr-defined]
+        transport._link.jobs.submit(lambda: group.all_gather(ONE))  # type: ignore[attr-defined]
+        transport.leave()
+        transport.close()
+        line.send("closed")
+    else:
+        line.recv()
+        transport.close()
+
+
+def test_a_process_ends_with_an_operation_that_a_peer_holds_up() -> None:
+    with ranks_over_gloo(2, end_in_an_operation) as ranks:
+        assert ranks.hear(0) == "closed"
+        assert ranks.exit_code(0) == 0
+        ranks.tell(1)
+        assert ranks.outcome(1).kind == "value"
+        assert ranks.exit_code(1) == 0
+
+
+def end_quietly(build: Build, line: Connection, folder: Path) -> None:
+    """A proper end at different times; what native code prints goes to a file."""
+    transport: Any = build()
+    with (folder / str(transport.rank)).open("w") as file:
+        os.dup2(file.fileno(), 2)
+    transport.gather(ONE)
+    if transport.rank == 0:
+        transport.close()
+    else:
+        assert transport._heartbeat.wait_for_news(PATIENCE) is not None
+    line.send("all know")
+    line.recv()
+    transport.close()
+
+
+def test_a_proper_end_is_quiet(tmp_path: Path) -> None:
+    """Rank 0, which hosts the store, ends first; the others have heard that it left, and train for more than a beat."""
+    with ranks_over_gloo(3, end_quietly, tmp_path, settings={"interval": 0.05}) as ranks:
+        for rank in range(3):
+            assert ranks.hear(rank) == "all know"
+        for rank in range(3):
+            ranks.tell(rank)
+            assert ranks.outcome(rank).kind == "value"
+            assert ranks.exit_code(rank) == 0
+            threading.Event().wait(0.5)
+    assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["", "", ""]

@@ -1,0 +1,145 @@
+"""A network that is cut, between two network namespaces that a pair of virtual interfaces joins."""
+
+import json
+import os
+import selectors
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "support" / "rank_in_namespace.py"
+HERE, THERE = "10.213.0.1", "10.213.0.2"
+TIMEOUT = 10.0
+PATIENCE = 60.0
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=PATIENCE)
+
+
+class Site:
+    """A namespace with one interface."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.interface = f"{name}v"
+
+    def set_up(self, address: str) -> None:
+        ip("-n", self.name, "addr", "add", f"{address}/24", "dev", self.interface)
+        ip("-n", self.name, "link", "set", self.interface, "up")
+        ip("-n", self.name, "link", "set", "lo", "up")
+
+    def start(self, rank: int, size: int) -> "subprocess.Popen[bytes]":
+        environment = {
+            **os.environ,
+            # Gloo's own setting: the name of this host means nothing in a namespace.
+            "GLOO_SOCKET_IFNAME": self.interface,
+            "RES_OPTIONS": "timeout:1 attempts:1",
+        }
+        return subprocess.Popen(
+            [
+                "ip",
+                "netns",
+                "exec",
+                self.name,
+                sys.executable,
+                str(SCRIPT),
+                *map(str, (rank, size, HERE, 29500, TIMEOUT)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,  # so that all that was not read shows in the pipe
+            env=environment,
+        )
+
+
+@pytest.fixture
+def sites() -> Iterator[tuple[Site, Site]]:
+    if shutil.which("ip") is None or os.geteuid() != 0:
+        pytest.skip("needs root and iproute2 for network namespaces")
+    mark = uuid.uuid4().hex[:6]
+    here, there = Site(f"odb{mark}a"), Site(f"odb{mark}b")
+    try:
+        ip("netns", "add", here.name)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"cannot make a network namespace here: {error.stderr.decode().strip()}")
+    try:
+        ip("netns", "add", there.name)
+        try:
+            peer = ("peer", "name", there.interface, "netns", there.name)
+            ip("link", "add", here.interface, "netns", here.name, "type", "veth", *peer)
+            here.set_up(HERE)
+            there.set_up(THERE)
+            yield here, there
+        finally:
+            ip("netns", "del", there.name)
+    finally:
+        ip("netns", "del", here.name)
+
+
+def read_line(process: "subprocess.Popen[bytes]") -> str:
+    """The next line that a rank prints; fails the test when there is none in time."""
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        assert selector.select(PATIENCE), f"nothing within {PATIENCE} s"
+    return process.stdout.readline().decode().strip()
+
+
+def start_all(sites: tuple[Site, Site]) -> list["subprocess.Popen[bytes]"]:
+    """Ranks 0 and 1 on the side of the store, rank 2 on the other; all know each other by 10.x addresses."""
+    here, there = sites
+    processes = [here.start(0, 3), here.start(1, 3), there.start(2, 3)]
+    try:
+        for process in processes:
+            assert read_line(process) == "ready"
+    except AssertionError:
+        end_all(processes)
+        raise
+    return processes
+
+
+def end_all(processes: list["subprocess.Popen[bytes]"]) -> None:
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_a_cut_network_fails_on_both_sides_within_the_timeout(sites: tuple[Site, Site]) -> None:
+    processes = start_all(sites)
+    try:
+        ip("-n", sites[1].name, "link", "set", sites[1].interface, "down")
+        assert processes[2].stdin is not None
+        processes[2].stdin.write(b"\n")
+        said = [json.loads(read_line(process)) for process in processes]
+        for kind, message in said[:2]:
+            assert kind == "AlignmentTimeout"
+            assert message.startswith("rank 2 gave no sign of life for ")
+        kind, message = said[2]
+        assert kind == "AlignmentTimeout"
+        assert message.startswith("ranks 0, 1 cannot be reached: ")
+        for process in processes:
+            assert read_line(process) == "closed"
+        for process in processes:
+            assert process.wait(PATIENCE) == 0
+    finally:
+        end_all(processes)
+
+
+@pytest.mark.slow
+def test_a_rank_killed_on_another_host_is_named_at_once(sites: tuple[Site, Site]) -> None:
+    """The hosts know each other by one address. Were only the timeout left, it would be an AlignmentTimeout."""
+    processes = start_all(sites)
+    try:
+        processes[2].kill()
+        for process in processes[:2]:
+            kind, message = json.loads(read_line(process))
+            assert (kind, message[:11]) == ("PeerError", "rank 2 died")
+    finally:
+        end_all(processes)

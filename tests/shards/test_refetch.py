@@ -1,0 +1,210 @@
+"""Reading many samples again: the same as one by one, neighbours from one stream, far ones several at once."""
+
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from make_tars import REPEATABLE, tar_bytes, write_tar_file
+
+from odb_stream import storage
+from odb_stream.config import World
+from odb_stream.errors import ShardError
+from odb_stream.sample import START, Record, SampleRef
+from odb_stream.shards import coalescing as stretches
+from odb_stream.shards import refetch as again
+from odb_stream.shards.index import build_index, index_address, write_index
+from odb_stream.shards.refetch import Place, places_together
+from odb_stream.sources import shard_reading
+from odb_stream.sources.dataset import FromDataset
+from odb_stream.sources.shard_reading import ShardReading
+from odb_stream.sources.shards import Shards
+from odb_stream.storage.options import DEFAULT, Storage
+
+KINDS = [(on_damage, indexed) for on_damage in ("error", "drop") for indexed in (True, False)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_scale() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shard_reading, "SHUFFLE_BLOCK", 4)
+        patch.setattr(stretches, "MOST_SKIPPED", 2048)
+        yield
+
+
+def shards_of(folder: Path, sizes: list[list[int]], *, indexed: bool) -> str:
+    """Shards whose samples hold so many bytes, with one member or two; returns the glob that names them."""
+    for shard, lengths in enumerate(sizes):
+        files = []
+        for number, length in enumerate(lengths):
+            files.append((f"{number:03d}.txt", b"t" * length))
+            if length % 2:
+                files.append((f"{number:03d}.0.jpg", bytes([number % 250]) * length))
+        address = write_tar_file(folder / f"part-{shard}.tar", files)
+        if indexed:
+            write_index(address, build_index(address))
+    return f"{folder}/part-*.tar"
+
+
+def open_one(urls: str, on_damage: str = "error") -> ShardReading:
+    return Shards(urls, on_damage=on_damage).reading(World(), seed=0, epoch=0)  # type: ignore[arg-type]
+
+
+def check_again(reading: ShardReading, records: list[Record], epochs: list[int]) -> None:
+    """These records come again, in this order, all at once as well as one by one, with these epochs."""
+    held = [(record.ref, epoch) for record, epoch in zip(records, epochs, strict=True)]
+    together = reading.fetch_all(held)
+    assert together == [replace(record, position=START, epoch=e) for record, e in zip(records, epochs, strict=True)]
+    assert together == [reading.fetch(ref, epoch) for ref, epoch in held]
+
+
+@settings(REPEATABLE, max_examples=60)
+@given(
+    sizes=st.lists(st.lists(st.sampled_from([1, 600, 2000, 5001]), min_size=1, max_size=12), min_size=1, max_size=3),
+    kind=st.sampled_from(KINDS),
+    data=st.data(),
+)
+def test_many_at_once_are_as_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory,
+    sizes: list[list[int]],
+    kind: tuple[str, bool],
+    data: st.DataObject,
+) -> None:
+    on_damage, indexed = kind
+    urls = shards_of(tmp_path_factory.mktemp("shards"), sizes, indexed=indexed)
+    reading = open_one(urls, on_damage)
+    whole = list(reading.records())
+    chosen = data.draw(st.lists(st.sampled_from(whole), max_size=20))
+    check_again(reading, chosen, data.draw(st.lists(st.integers(0, 2), min_size=len(chosen), max_size=len(chosen))))
+
+
+def watch_streams(patch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """From now on, which shards were opened at which byte."""
+    opened: list[tuple[str, int]] = []
+    open_stream = storage.open_stream
+
+    def watch(address: str, offset: int = 0, options: Storage = DEFAULT) -> BinaryIO:
+        if not address.endswith(storage.INDEX_SUFFIX):
+            opened.append((Path(address).name, offset))
+        return open_stream(address, offset, options)
+
+    patch.setattr(storage, "open_stream", watch)
+    return opened
+
+
+@pytest.mark.parametrize(("on_damage", "indexed"), KINDS)
+def test_neighbours_come_from_one_stream_and_far_ones_from_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_damage: str, indexed: bool
+) -> None:
+    # One block of header and one of data: samples of 1 KiB, but for one of 4 KiB.
+    reading = open_one(shards_of(tmp_path, [[2] * 5 + [3584] + [2] * 4, [2] * 9], indexed=indexed), on_damage)
+    records = {(record.ref.shard, record.ref.index): record for record in reading.records()}
+    opened = watch_streams(monkeypatch)
+
+    def streams(*places: tuple[int, int]) -> list[tuple[str, int]]:
+        opened.clear()
+        chosen = [records[place] for place in places]
+        found = reading.fetch_all([(record.ref, 0) for record in chosen])
+        assert [(one.ref, one.members) for one in found] == [(one.ref, one.members) for one in chosen]
+        return sorted(opened)
+
+    assert streams((1, 5), (1, 2), (1, 3)) == [("part-1.tar", 2048)]  # two left out
+    assert streams((1, 6), (1, 3)) == [("part-1.tar", 3072)]
+    assert streams((1, 7), (1, 3)) == [("part-1.tar", 3072), ("part-1.tar", 7168)]  # three left out
+    assert streams((0, 1), (1, 1), (0, 0)) == [("part-0.tar", 0), ("part-1.tar", 1024)]
+    assert streams((0, 5), (0, 6), (0, 4)) == [("part-0.tar", 4096)]  # a large one is wanted, not left out
+    assert streams((0, 4), (0, 6)) == [("part-0.tar", 4096), ("part-0.tar", 9216)]
+    assert streams((1, 4), (1, 4)) == [("part-1.tar", 4096)]
+    assert streams() == []
+
+
+def test_without_an_index_what_lies_in_between_counts_as_the_mean() -> None:
+    assert places_together([Place(0, 0), Place(9000, 1), Place(13000, 3)]) == [
+        [Place(0, 0), Place(9000, 1), Place(13000, 3)]
+    ]
+    assert places_together([Place(0, 0), Place(6144, 3)]) == [[Place(0, 0)], [Place(6144, 3)]]
+    assert places_together([Place(0, 7), Place(512, 7)]) == [[Place(0, 7), Place(512, 7)]]
+
+
+def test_at_most_eight_threads_read_at_once() -> None:
+    names = set()
+
+    def work(number: int) -> int:
+        names.add(threading.current_thread().name)
+        return -number
+
+    assert again.at_once(work, range(100)) == [-number for number in range(100)]
+    assert 1 <= len(names) <= 8
+    assert all("again" in name for name in names)
+
+
+@pytest.mark.parametrize(("on_damage", "indexed"), KINDS)
+def test_what_is_left_out_may_be_damaged_and_what_is_wanted_may_not(
+    tmp_path: Path, on_damage: str, indexed: bool
+) -> None:
+    path = Path(shards_of(tmp_path, [[2] * 8], indexed=indexed).replace("*", "0"))
+    reading = open_one(str(path), on_damage)
+    records = sorted(reading.records(), key=lambda record: record.ref.index)
+    data = bytearray(path.read_bytes())
+    data[2 * 1024 : 2 * 1024 + 512] = b"\xff" * 512
+    path.write_bytes(data)
+    if indexed:
+        found = reading.fetch_all([(records[number].ref, 0) for number in (0, 1, 3, 4)])
+        assert [record.key for record in found] == ["000", "001", "003", "004"]
+    assert [record.key for record in reading.fetch_all([(records[number].ref, 0) for number in (0, 3)])] == [
+        "000", "003"
+    ]  # fmt: skip
+    for wanted in ([2], [0, 2, 5]):
+        with pytest.raises(ShardError, match=r"part-0\.tar, byte offset 2048: "):
+            reading.fetch_all([(records[number].ref, 0) for number in wanted])
+
+
+@pytest.mark.parametrize(("on_damage", "indexed"), KINDS)
+def test_references_of_other_shards_are_refused(tmp_path: Path, on_damage: str, indexed: bool) -> None:
+    reading = open_one(shards_of(tmp_path, [[2] * 4], indexed=indexed), on_damage)
+    good = SampleRef(0, 0, 0, 0)
+    with pytest.raises(ShardError, match="there is no shard 4, only 1 shards; give the same shards"):
+        reading.fetch_all([(good, 0), (good._replace(shard=4), 0)])
+    with pytest.raises(ShardError, match=r"part-0\.tar.*sample 3.*byte offset 2560|part-0\.tar, byte offset 2560: "):
+        reading.fetch_all([(good, 0), (SampleRef(0, 0, 3, 2560), 0)])
+
+
+def test_a_shard_that_changed_under_its_index_is_found_when_read_again(tmp_path: Path) -> None:
+    path = Path(shards_of(tmp_path, [[2] * 8], indexed=True).replace("*", "0"))
+    reading = open_one(str(path))
+    records = list(reading.records())
+    path.write_bytes(path.read_bytes().replace(b"tt", b"tu"))
+    with pytest.raises(ShardError, match=r"part-0\.tar, byte offset \d+: sample .* not those that were indexed"):
+        reading.fetch_all([(record.ref, 0) for record in records])
+
+
+def test_the_first_error_ends_all_reading(tmp_path: Path) -> None:
+    urls = shards_of(tmp_path, [[2] * 3 for _ in range(20)], indexed=False)
+    reading = open_one(urls)
+    held = [(record.ref, 0) for record in reading.records()]
+    (tmp_path / "part-7.tar").write_bytes(tar_bytes([("z.txt", b"z")]))
+    random.Random(0).shuffle(held)
+    with pytest.raises(ShardError, match=r"part-7\.tar"):
+        reading.fetch_all(held)
+
+
+def test_an_index_that_goes_away_is_told(tmp_path: Path) -> None:
+    reading = open_one(shards_of(tmp_path, [[2] * 3, [2] * 3], indexed=True))
+    held = [(record.ref, 0) for record in reading.records()]
+    Path(index_address(f"{tmp_path}/part-0.tar")).unlink()
+    with pytest.raises(ShardError, match=r"part-0\.tar\.idx\.json: the index went away"):
+        reading.fetch_all(held)
+
+
+def test_items_of_a_dataset_come_in_the_order_asked() -> None:
+    reading = FromDataset([{"input_ids": [1]}] * 9).reading(World(), seed=0, epoch=3)
+    records = list(reading.records())
+    held = [(record.ref, 5) for record in (records[4], records[0], records[4])]
+    assert reading.fetch_all(held) == [reading.fetch(ref, epoch) for ref, epoch in held]
+    with pytest.raises(ShardError, match="9 items, so none of index 9"):
+        reading.fetch_all([(SampleRef(0, 0, 9, -1), 0)])

@@ -1,0 +1,206 @@
+"""Damage at any place: whole samples are kept, byte for byte, nothing is handed on in part, and every loss is told."""
+
+from pathlib import Path
+
+import pytest
+from damaged_tars import Damage, damages, read_tolerantly
+from hypothesis import given, settings
+from make_tars import REPEATABLE, chat_files, tar_bytes, write_tar_file
+
+from odb_stream.errors import ShardError
+from odb_stream.shards import salvage
+from odb_stream.shards.index import ShardIndex, index_of
+from odb_stream.shards.salvage import read_indexed, read_salvaged
+from odb_stream.shards.tar import read_sample, read_samples
+from odb_stream.shards.tar.grouping import LostSample, TarSample
+
+MANY = settings(REPEATABLE, max_examples=400)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("salvage") / "a.tar"
+
+
+def truth(path: Path, damage: Damage) -> list[TarSample]:
+    """The samples of the shard before the damage; the file then holds the damaged one."""
+    path.write_bytes(damage.whole)
+    samples = list(read_samples(str(path)))
+    path.write_bytes(damage.after)
+    return samples
+
+
+@MANY
+@given(damage=damages())
+def test_strictly_damage_is_an_error_or_costs_nothing(path: Path, damage: Damage) -> None:
+    if not damage.visible:
+        return
+    samples = truth(path, damage)
+    read = []
+    message = ""
+    try:
+        for sample in read_samples(str(path)):
+            read.append(sample)
+    except ShardError as error:
+        message = str(error)
+    assert read == (samples[: len(read)] if message else samples)
+    assert message.startswith(f"{path}, byte offset ") or not message
+
+
+@MANY
+@given(damage=damages())
+def test_without_an_index_only_whole_samples_around_the_damage_are_lost(path: Path, damage: Damage) -> None:
+    if not damage.visible:
+        return
+    samples = truth(path, damage)
+    items = read_tolerantly(damage.after)
+    kept = [(item.key, item.members) for item in items if isinstance(item, TarSample)]
+    all_of_them = [(sample.key, sample.members) for sample in samples]
+    missing = [number for number, sample in enumerate(all_of_them) if sample not in kept]
+    assert [sample for sample in all_of_them if sample in kept] == kept
+    assert [item.index for item in items] == list(range(len(items)))
+    lost = [item for item in items if isinstance(item, LostSample)]
+    assert bool(missing) <= bool(lost)
+    assert all(item.drop.damaged and item.drop.detail for item in lost)
+    assert missing == list(range(missing[0], missing[-1] + 1)) if missing else True
+    if len(damage.after) == len(damage.whole):
+        # The sample before, the one that was hit, and the one or two after, whose first header or name may be gone.
+        assert len(missing) <= 4
+    else:
+        assert all(sample.end > damage.at for sample in samples[missing[0] + 1 :]) if missing else True
+    for item in items:
+        if isinstance(item, TarSample):
+            assert read_sample(str(path), offset=item.offset, index=item.index) == item
+
+
+@MANY
+@given(damage=damages())
+def test_changed_data_without_an_index_are_only_that_members(path: Path, damage: Damage) -> None:
+    if damage.part != "data":
+        return
+    samples = truth(path, damage)
+    read = read_tolerantly(damage.after)
+    assert [(item.key, list(item.members)) for item in read if isinstance(item, TarSample)] == [
+        (sample.key, list(sample.members)) for sample in samples
+    ]
+    differing = [
+        (sample.key, name)
+        for sample, item in zip(samples, read, strict=True)
+        for name, data in sample.members.items()
+        if isinstance(item, TarSample) and item.members[name] != data
+    ]
+    assert len(differing) <= 1
+
+
+@MANY
+@given(damage=damages())
+def test_with_an_index_exactly_the_samples_that_were_hit_are_lost(path: Path, damage: Damage) -> None:
+    samples = truth(path, damage)
+    index = index_of(samples, len(damage.after))
+    items = list(read_indexed(str(path), index, range(index.samples)))
+    assert [item.index for item in items] == list(range(len(samples)))
+    for sample, item in zip(samples, items, strict=True):
+        sound = damage.after[sample.offset : sample.end] == damage.whole[sample.offset : sample.end]
+        if sound or isinstance(item, TarSample):
+            assert item == sample
+        else:
+            assert item.found.key == sample.key
+            assert item.found.members == {}
+            assert (item.found.offset, item.drop.damaged) == (sample.offset, True)
+    # Any part of it reads the same.
+    assert list(read_indexed(str(path), index, range(1, index.samples, 2))) == items[1::2]
+
+
+FILES = [
+    ("a.json", b"{}"),
+    ("a.0.jpg", b"x" * 600),
+    ("b.json", b"{}"),
+    ("b.txt", b"t"),
+    ("c.json", b"{}"),
+    ("d.txt", b"d"),
+]
+WHOLE = tar_bytes(FILES)
+
+
+def overwritten(*names: str, files: list[tuple[str, bytes]] = FILES) -> bytes:
+    """The shard of these files with the headers of some of them made unreadable."""
+    data = tar_bytes(files)
+    for name in names:
+        data = data.replace(name.encode() + b"\0", b"?" * len(name) + b"\0", 1)
+    return data
+
+
+def outcome(data: bytes) -> list[str]:
+    """Keys in the order of their numbers; those of lost samples in brackets."""
+    return [item.key if isinstance(item, TarSample) else f"({item.found.key})" for item in read_tolerantly(data)]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (WHOLE, ["a", "b", "c", "d"]),
+        (overwritten("a.json"), ["(a)", "b", "c", "d"]),
+        (overwritten("a.0.jpg"), ["(a)", "(b)", "c", "d"]),
+        (overwritten("b.json"), ["(a)", "(b)", "c", "d"]),
+        (overwritten("b.txt"), ["a", "(b)", "(c)", "d"]),
+        (overwritten("d.txt"), ["a", "b", "(c)"]),
+        (overwritten("a.json", "b.json"), ["(a)", "(b)", "c", "d"]),
+        (overwritten("a.json", "a.0.jpg", "b.json", "b.txt", "c.json", "d.txt"), ["()"]),
+        # The same key goes on after the damage: one loss, and what comes next begins after a sound header.
+        (overwritten("a.0.jpg", files=[*FILES[:2], ("a.txt", b"t"), *FILES[2:]]), ["(a)", "b", "c", "d"]),
+        # The text before the next header may be the name that this header lacks.
+        (overwritten("b.json", files=[*FILES[:2], ("b.json", b"{}\n"), *FILES[4:]]), ["(a)", "(c)", "(d)"]),
+        (WHOLE[:512], ["(a)"]),
+        (WHOLE[:513], ["(a)"]),
+        (WHOLE[: WHOLE.index(b"c.json")], ["a", "(b)"]),
+        (WHOLE[: WHOLE.index(b"c.json") + 600], ["a", "b", "(c)"]),
+        (WHOLE[: WHOLE.index(b"d.txt") + 1024], ["a", "b", "c", "(d)"]),
+        (WHOLE[: WHOLE.index(b"d.txt") + 1024 + 512], ["a", "b", "c", "d"]),
+        (tar_bytes([*FILES[:2], ("README", b""), *FILES[2:]]), ["(a)", "(b)", "c", "d"]),
+        (tar_bytes([*FILES[:2], ("a.pkl", b""), *FILES[2:]]), ["(a)", "b", "c", "d"]),
+        (tar_bytes([*FILES[:2], ("a.json", b"")]), ["(a)"]),
+        (tar_bytes([*FILES[:4], ("a.json", b""), *FILES[4:]]), ["a", "b", "(a)", "c", "d"]),
+    ],
+)  # fmt: skip
+def test_what_is_lost_around_damage(data: bytes, expected: list[str]) -> None:
+    assert outcome(data) == expected
+
+
+def test_a_shard_that_cannot_be_entered_is_one_loss(tmp_path: Path) -> None:
+    for data in (b"", b"\x1f\x8b" + bytes(2000), b"no tar" * 1000, tar_bytes([]), tar_bytes([(".gitkeep", b"")])):
+        (tmp_path / "a.tar").write_bytes(data)
+        (item,) = read_salvaged(f"{tmp_path}/a.tar")
+        assert isinstance(item, LostSample)
+        assert (item.found.key, item.index, item.found.offset, item.drop.damaged) == ("", 0, 0, True)
+
+
+def kept_and_lost(address: str) -> list[str]:
+    items = read_salvaged(address)
+    return [item.key if isinstance(item, TarSample) else f"({item.found.key})" for item in items]
+
+
+def test_halves_of_a_sample_are_never_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    apart = write_tar_file(tmp_path / "apart.tar", [("a.json", b"{}"), *chat_files(3), ("a.0.jpg", b"x")])
+    again = write_tar_file(tmp_path / "again.tar", [("a.json", b"{}"), *chat_files(3), ("a.json", b"{}")])
+    assert kept_and_lost(apart) == ["(a)", "00000", "00001", "00002", "(a)"]
+    assert kept_and_lost(again) == ["a", "00000", "00001", "00002", "(a)"]
+    monkeypatch.setattr(salvage, "HELD_BACK", 4)
+    assert kept_and_lost(apart) == ["(a)", "00000", "00001", "00002", "(a)"]
+    monkeypatch.setattr(salvage, "HELD_BACK", 3)
+    assert kept_and_lost(again) == ["a", "00000", "00001", "00002", "(a)"]
+    with pytest.raises(ShardError, match=r"apart\.tar, byte offset 4096: .*comes back.*handed on as sample 0"):
+        kept_and_lost(apart)
+
+
+def test_an_index_of_another_shard_is_an_error_not_a_loss(tmp_path: Path) -> None:
+    address = write_tar_file(tmp_path / "a.tar", chat_files(4))
+    samples = list(read_samples(address))
+    write_tar_file(tmp_path / "a.tar", chat_files(4, prefix="b"))
+    with pytest.raises(ShardError, match=r"key '00001', starts at byte offset 1024.*`odb-stream index` again"):
+        list(read_indexed(address, index_of(samples, 0), [1, 2]))
+    write_tar_file(tmp_path / "a.tar", chat_files(6))
+    with pytest.raises(ShardError, match="holds more than the 4 samples"):
+        list(read_indexed(address, index_of(samples, 0), range(4)))
+    mixed_up = ShardIndex(0, ("00001", "00000"), (1024, 0), (0, 0))
+    with pytest.raises(ShardError, match="not in order"):
+        list(read_indexed(address, mixed_up, range(2)))

@@ -1,0 +1,153 @@
+"""Map-style datasets as a source: dealt to ranks, fetched in the workers, restarted at any record."""
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch.utils.data
+from hypothesis import given
+from hypothesis import strategies as st
+from make_tars import REPEATABLE
+
+from odb_stream.config import World
+from odb_stream.errors import ConfigError, ShardError, StageError, StateError
+from odb_stream.sample import Position, SampleRef
+from odb_stream.sources import dataset as dataset_module
+from odb_stream.sources.dataset import FromDataset
+from odb_stream.sources.source import Reading, Source
+
+
+class Squares:
+    """A dataset that no rank may read while records are dealt."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, int]:
+        if index >= self.length:
+            raise IndexError(index)
+        return {"square": index * index}
+
+
+@REPEATABLE
+@given(
+    length=st.integers(0, 50),
+    ranks=st.integers(1, 8),
+    shuffle=st.booleans(),
+    epoch=st.integers(0, 2),
+)
+def test_each_index_falls_to_one_rank_and_reading_goes_on_from_every_cut_point(
+    length: int, ranks: int, shuffle: bool, epoch: int
+) -> None:
+    source = FromDataset(Squares(length), shuffle=shuffle)
+    seen: list[int] = []
+    for rank in range(ranks):
+        reading = source.reading(World(rank, ranks), seed=4, epoch=epoch)
+        records = list(reading.records())
+        assert len(records) == reading.samples
+        assert all(record.ref == SampleRef(0, rank, record.ref.index, -1) for record in records)
+        seen.extend(record.ref.index for record in records)
+        for cut, record in enumerate(records, start=1):
+            assert list(reading.records(record.position)) == records[cut:]
+            assert reading.fetch(record.ref, epoch).ref == record.ref
+    assert sorted(seen) == list(range(length))
+
+
+def test_restarts_across_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset_module, "_CHUNK", 4)
+    reading = FromDataset(Squares(11)).reading(World(), seed=0, epoch=0)
+    whole = list(reading.records())
+    assert all(list(reading.records(whole[cut].position)) == whole[cut + 1 :] for cut in range(11))
+
+
+def test_the_order_is_drawn_from_seed_and_epoch() -> None:
+    def order(seed: int, epoch: int, shuffle: bool = True) -> list[int]:
+        reading = FromDataset(Squares(30), shuffle=shuffle).reading(World(), seed=seed, epoch=epoch)
+        return [record.ref.index for record in reading.records()]
+
+    assert len({tuple(order(seed, epoch)) for seed in (0, 1) for epoch in (0, 1)}) == 4
+    assert order(0, 0) == order(0, 0)
+    assert order(0, 1, shuffle=False) == list(range(30))
+
+
+def test_a_sharded_dataset_is_all_of_the_ranks_own() -> None:
+    for rank, length in enumerate((3, 5)):
+        reading = FromDataset(Squares(length), sharded=True).reading(World(rank, 2), seed=0, epoch=0)
+        records = list(reading.records())
+        assert sorted(record.ref for record in records) == [SampleRef(0, rank, index, -1) for index in range(length)]
+
+
+def test_the_opener_fetches_items_and_travels() -> None:
+    source: Source = FromDataset(Squares(9))
+    reading: Reading = source.reading(World(), seed=0, epoch=0)
+    opener = pickle.loads(pickle.dumps(source.opener()))
+    assert reading.plan == ()
+    assert [opener(record)["square"] for record in reading.records()] == [
+        record.ref.index**2 for record in reading.records()
+    ]
+
+
+class Broken(Squares):
+    def __getitem__(self, index: int) -> Any:
+        if index == 0:
+            raise KeyError("gone")
+        return [index]
+
+
+def test_items_that_fail_name_dataset_index_and_cause() -> None:
+    reading = FromDataset(Broken(2), shuffle=False).reading(World(), seed=0, epoch=0)
+    opener = FromDataset(Broken(2)).opener()
+    failing, no_mapping = reading.records()
+    with pytest.raises(StageError, match=r"dataset Broken: item 0 cannot be fetched \(KeyError: 'gone'\)"):
+        opener(failing)
+    with pytest.raises(StageError, match="dataset Broken: item 1 is no dict but list; return a dict"):
+        opener(no_mapping)
+    assert failing.where == "dataset Broken, key '0' (sample 0)"
+
+
+class Stream(torch.utils.data.IterableDataset[dict[str, int]]):
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        return iter(())
+
+
+class NoLength:
+    def __getitem__(self, index: int) -> dict[str, int]:
+        return {}
+
+
+class BadLength(NoLength):
+    def __len__(self) -> int:
+        raise NotImplementedError("no length")
+
+
+@pytest.mark.parametrize("dataset", [Stream(), NoLength(), BadLength(), iter([]), {"a": 1}, "text", 3, {1, 2}])
+def test_what_is_not_map_style_is_refused(dataset: object) -> None:
+    with pytest.raises(ConfigError, match="FromDataset needs a"):
+        FromDataset(dataset)
+
+
+def test_a_torch_dataset_and_a_list_are_map_style() -> None:
+    subset = torch.utils.data.Subset(Squares(5), [1, 3])  # type: ignore[arg-type]
+    assert FromDataset(subset).reading(World(), seed=0, epoch=0).samples == 2
+    assert FromDataset([{}]).reading(World(), seed=0, epoch=0).samples == 1
+
+
+def test_positions_and_references_of_another_dataset_are_refused() -> None:
+    reading = FromDataset(Squares(4)).reading(World(), seed=0, epoch=0)
+    with pytest.raises(StateError, match="beyond the 4 samples"):
+        list(reading.records(Position(0, 5, -1, 0)))
+    with pytest.raises(ShardError, match="none of index 4"):
+        reading.fetch(SampleRef(0, 0, 4, -1), 0)
+
+
+def test_indices_are_plain_integers() -> None:
+    (record,) = FromDataset([{}]).reading(World(), seed=0, epoch=0).records()
+    assert not isinstance(record.ref.index, np.integer)

@@ -1,0 +1,219 @@
+"""Shards as a source: order, restart at every record, reading again, and what an index adds."""
+
+import logging
+import pickle
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from make_tars import REPEATABLE, chat_files, write_chats, write_counts, write_tar_file
+
+from odb_stream import storage
+from odb_stream.config import World
+from odb_stream.errors import ConfigError, ShardError, StateError
+from odb_stream.sample import START, Position, SampleRef
+from odb_stream.shards.index import build_index, index_address, write_index
+from odb_stream.sources import shard_reading
+from odb_stream.sources.shards import ShardReading, Shards
+from odb_stream.sources.source import Reading, Source
+from odb_stream.storage.options import Storage
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_reading, "SHUFFLE_BLOCK", 4)
+
+
+def open_all(source: Shards, ranks: int, *, seed: int = 5, epoch: int = 0) -> list[ShardReading]:
+    return [source.reading(World(rank, ranks), seed=seed, epoch=epoch) for rank in range(ranks)]
+
+
+def refs(readings: list[ShardReading]) -> list[SampleRef]:
+    return [record.ref for reading in readings for record in reading.records()]
+
+
+def test_shards_keep_the_contract_of_a_source(tmp_path: Path) -> None:
+    source: Source = Shards(write_counts(tmp_path, [3], indexed=False))
+    reading: Reading = source.reading(World(), seed=0, epoch=0)
+    assert pickle.loads(pickle.dumps(source)) == source
+    (first, *_), opener = list(reading.records()), pickle.loads(pickle.dumps(source.opener()))
+    assert opener(first)["messages"][0]["content"] == f"message {first.key}"
+    assert first.shard == f"{tmp_path}/part-0.tar"
+    assert first.where == f"{first.shard}, key {first.key!r} (sample {first.ref.index}, byte offset {first.ref.offset})"
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_every_sample_is_read_once_and_reading_goes_on_from_every_cut_point(
+    tmp_path: Path, shuffle: bool, indexed: bool, ranks: int
+) -> None:
+    counts = [9, 2, 1, 6]
+    readings = open_all(Shards(write_counts(tmp_path, counts, indexed=indexed), shuffle=shuffle), ranks)
+    dealt = Counter((ref.shard, ref.index) for ref in refs(readings))
+    assert dealt == Counter((shard, index) for shard, count in enumerate(counts) for index in range(count))
+    for reading in readings:
+        whole = list(reading.records())
+        assert list(reading.records(START)) == whole
+        assert reading.samples == (len(whole) if indexed else None)
+        for cut, record in enumerate(whole, start=1):
+            assert list(reading.records(record.position)) == whole[cut:]
+            assert reading.fetch(record.ref, 3) == replace(record, position=START, epoch=3)
+
+
+@settings(REPEATABLE, max_examples=25)
+@given(
+    counts=st.lists(st.integers(1, 11), min_size=1, max_size=4),
+    ranks=st.integers(1, 4),
+    indexed=st.booleans(),
+    seed=st.integers(0, 99),
+    data=st.data(),
+)
+def test_prefix_and_rest_make_the_whole(
+    tmp_path_factory: pytest.TempPathFactory,
+    counts: list[int],
+    ranks: int,
+    indexed: bool,
+    seed: int,
+    data: st.DataObject,
+) -> None:
+    source = Shards(write_counts(tmp_path_factory.mktemp("shards"), counts, indexed=indexed))
+    readings = open_all(source, ranks, seed=seed, epoch=1)
+    assert len(set(refs(readings))) == len(refs(readings)) == sum(counts)
+    whole = list(data.draw(st.sampled_from(readings)).records())
+    if whole:
+        cut = data.draw(st.integers(1, len(whole)))
+        owner = next(reading for reading in readings if whole[0].ref in refs([reading]))
+        assert list(owner.records(whole[cut - 1].position)) == whole[cut:]
+
+
+def test_going_on_reads_nothing_before_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = Shards(write_counts(tmp_path, [40, 40], indexed=False)).reading(World(), seed=0, epoch=0)
+    whole = list(reading.records())
+    opened: list[int] = []
+    open_stream = storage.open_stream
+
+    def watch(address: str, offset: int, options: Storage) -> object:
+        opened.append(offset)
+        return open_stream(address, offset, options)
+
+    monkeypatch.setattr(storage, "open_stream", watch)
+    record = whole[50]
+    assert record.position.offset > 0
+    assert next(reading.records(record.position)) == whole[51]
+    assert opened == [record.position.offset]
+
+
+def test_without_shuffle_the_order_is_that_of_names_and_files(tmp_path: Path) -> None:
+    write_chats(tmp_path, 23, 5)
+    reading = Shards(f"{tmp_path}/*.tar", shuffle=False).reading(World(), seed=1, epoch=2)
+    assert [record.key for record in reading.records()] == [f"{number:08d}" for number in range(23)]
+
+
+def test_the_order_is_drawn_from_seed_and_epoch_within_blocks(tmp_path: Path) -> None:
+    source = Shards(write_counts(tmp_path, [12, 12, 12], indexed=False))
+    orders = [refs(open_all(source, 1, seed=seed, epoch=epoch)) for seed in (0, 1) for epoch in (0, 1)]
+    for shard in range(3):
+        assert len({tuple(ref.index for ref in order if ref.shard == shard) for order in orders}) == 4
+    assert len({tuple(dict.fromkeys(ref.shard for ref in order)) for order in orders}) > 1
+    assert orders[0] == refs(open_all(source, 1, seed=0, epoch=0))
+    for order in orders:
+        blocks = [order[start : start + 4] for start in range(0, 36, 4)]
+        assert all({ref.index // 4 for ref in block} == {min(block).index // 4} for block in blocks)
+        assert any([ref.index for ref in block] != sorted(ref.index for ref in block) for block in blocks)
+
+
+def test_an_index_splits_one_shard_over_ranks_without_reading_it_all(tmp_path: Path) -> None:
+    source = Shards(write_counts(tmp_path, [10], indexed=True))
+    plans = [reading.plan[0] for reading in open_all(source, 3)]
+    offsets = build_index(plans[0].address).offsets
+    assert [(plan.start, plan.stop, plan.offset) for plan in plans] == [
+        (0, 3, 0), (3, 6, offsets[3]), (6, 10, offsets[6])
+    ]  # fmt: skip
+
+
+def test_fewer_shards_than_ranks_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source = Shards(write_counts(tmp_path, [10], indexed=False))
+    with caplog.at_level(logging.WARNING):
+        open_all(source, 3)
+        open_all(source, 3, epoch=1)
+    (message,) = caplog.messages
+    assert "1 shards for 3 ranks" in message
+    assert "odb-stream index" in message
+
+
+def test_shards_with_and_without_an_index_are_dealt_whole_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Shards(write_counts(tmp_path, [4, 4, 4], indexed=True))
+    Path(index_address(f"{tmp_path}/part-1.tar")).unlink()
+    with caplog.at_level(logging.WARNING):
+        readings = open_all(source, 2)
+    assert sorted(len(reading.plan) for reading in readings) == [1, 2]
+    assert {reading.samples for reading in readings} == {None}
+    assert len(refs(readings)) == 12
+    assert "only 2 of 3 shards have an index" in caplog.text
+
+
+def test_a_shard_that_changed_under_its_index_is_an_error(tmp_path: Path) -> None:
+    source = Shards(write_counts(tmp_path, [6], indexed=True))
+    address = f"{tmp_path}/part-0.tar"
+    same_size = Path(address).stat().st_size
+    write_tar_file(Path(address), chat_files(5, prefix="s0/"))
+    assert Path(address).stat().st_size == same_size
+    with pytest.raises(ShardError, match=r"the index has 6 samples, the shard ends after 5; run `odb-stream index`"):
+        refs(open_all(source, 1))
+    write_tar_file(Path(address), chat_files(7, prefix="s0/"))
+    with pytest.raises(ShardError, match=r"holds more than the 6 samples of its index; run `odb-stream index`"):
+        refs(open_all(source, 1))
+    write_tar_file(Path(address), chat_files(6, prefix="t0/"))
+    with pytest.raises(ShardError, match=r"sample 0 is key 't0/00000' .*run `odb-stream index` again"):
+        refs(open_all(source, 1))
+    write_tar_file(Path(address), chat_files(60, prefix="s0/"))
+    with pytest.raises(ShardError, match="stale"):
+        open_all(source, 1)
+    write_index(address, build_index(address))
+    assert len(refs(open_all(source, 1))) == 60
+
+
+def test_damage_at_the_end_is_found_with_an_index_too(tmp_path: Path) -> None:
+    source = Shards(write_counts(tmp_path, [6], indexed=True))
+    path = tmp_path / "part-0.tar"
+    index = build_index(str(path))
+    path.write_bytes(path.read_bytes()[: 6 * 1024])
+    write_index(str(path), type(index)(6 * 1024, index.keys, index.offsets, index.checksums))
+    first, last = open_all(source, 2)
+    assert len(refs([first])) == 3
+    with pytest.raises(ShardError, match="end blocks"):
+        refs([last])
+
+
+def test_bad_settings_and_missing_shards(tmp_path: Path) -> None:
+    for urls in ([], "pipe:cat x", "ftp://host/a.tar"):
+        with pytest.raises(ConfigError):
+            Shards(urls)
+    source = Shards(f"{tmp_path}/none-{{0..3}}.tar")
+    with pytest.raises(ShardError, match=r"none-0\.tar: no such file"):
+        source.reading(World(), seed=0, epoch=0)
+
+
+def test_positions_and_references_of_other_shards_are_refused(tmp_path: Path) -> None:
+    (reading,) = open_all(Shards(write_counts(tmp_path, [3, 3], indexed=False)), 1)
+    with pytest.raises(StateError, match="beyond the 2 segments"):
+        list(reading.records(Position(2, 0, 0, 1)))
+    with pytest.raises(StateError, match="4 records into a block of 3"):
+        list(reading.records(Position(1, 0, 0, 4)))
+    with pytest.raises(ShardError, match="no shard 7"):
+        reading.fetch(SampleRef(0, 7, 0, 0), 0)
+    with pytest.raises(ShardError, match="byte offset 512"):
+        reading.fetch(SampleRef(0, 0, 0, 512), 0)
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_an_empty_shard_is_an_error_that_names_it(tmp_path: Path, indexed: bool) -> None:
+    source = Shards(write_counts(tmp_path, [3, 0], indexed=indexed), shuffle=False)
+    with pytest.raises(ShardError, match=r"part-1\.tar: the shard holds no sample; leave it out"):
+        list(source.reading(World(), seed=0, epoch=0).records())

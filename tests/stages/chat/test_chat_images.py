@@ -1,0 +1,281 @@
+"""Chats with images through chat templates: where images and answers stand, and what a text cannot do."""
+
+import pickle
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from vision_support import (
+    FAMILIES,
+    PARTS_ONLY,
+    PLACE,
+    QWEN2_VL,
+    SPECIALS,
+    TEXT_ONLY,
+    backend,
+    image_file,
+    members,
+    processor,
+    sample,
+    through,
+    turn,
+)
+
+from odb_stream.errors import StageError
+from odb_stream.sample import IGNORED_LABEL
+from odb_stream.stages import ChatTemplate, DecodeImages, Tokenize
+from odb_stream.stages.chat.messages import plain_messages, texts_of
+
+FILE = image_file()
+IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+PAD = backend().token_to_id("<|image_pad|>")
+
+
+def image_parts_of(messages) -> int:
+    return sum(part["type"] == "image" for m in messages if isinstance(m["content"], list) for part in m["content"])
+
+
+@cache
+def stages_of(family: str) -> tuple[ChatTemplate, Tokenize]:
+    """The same two stages for many chats, so that what they remember of one serves the next."""
+    return ChatTemplate(processor(family)), Tokenize(processor(family))
+
+
+def rendered(messages, stage: ChatTemplate, **fields):
+    start = sample(messages=messages, **members(*[FILE] * image_parts_of(messages)), **fields)
+    return through([DecodeImages(), stage], start)
+
+
+def plain_chat(messages):
+    """What transformers is given: image parts without names."""
+    return [
+        {**m, "content": [{"type": "image"} if part["type"] == "image" else part for part in m["content"]]}
+        if isinstance(m["content"], list)
+        else m
+        for m in messages
+    ]
+
+
+def answers(out) -> list[str]:
+    return [out["text"][start:end] for start, end in out["spans"]]
+
+
+CHATS = {
+    "before": [turn("user", None, "what is it?"), turn("assistant", "a cat")],
+    "after": [turn("user", "what is it?", None), turn("assistant", "a cat")],
+    "between": [turn("user", "is", None, "like", None, "?"), turn("assistant", "yes")],
+    "adjacent": [turn("user", None, None, None, "same?"), turn("assistant", "no")],
+    "alone": [turn("user", None), turn("assistant", "a cat")],
+    "system": [turn("system", "be brief"), turn("user", None, "hm"), turn("assistant", "a cat")],
+    "string system": [{"role": "system", "content": "be brief"}, turn("user", None, "hm"), turn("assistant", "a cat")],
+    "turns": [
+        turn("user", None, "hm"),
+        turn("assistant", "a cat"),
+        turn("user", "and", None),
+        {"role": "assistant", "content": "a dog"},
+        turn("user", None),
+        turn("assistant", "a cat"),
+        turn("user", "sure?"),
+        turn("assistant", " yes \n"),
+    ],
+    "blank texts": [turn("user", "", None, " ", None, ""), turn("assistant", "a", "", " b")],
+    "empty answer": [turn("user", None), turn("assistant", "")],
+    "text only": [turn("user", "what", " is it?"), turn("assistant", "a cat")],
+    "same words": [turn("user", "a", None, "a", None, "a"), turn("assistant", "a")],
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", CHATS)
+def test_the_text_is_that_of_transformers_and_the_answers_are_found(name, family):
+    chat = CHATS[name]
+    out = rendered(chat, ChatTemplate(processor(family)))
+    assert out["text"] == processor(family).apply_chat_template(plain_chat(chat), tokenize=False)
+    said = ["".join(texts_of(message)) for message in chat if message["role"] == "assistant"]
+    assert answers(out) == [text + "<|im_end|>" for text in said]
+    assert out["plain"] == []
+    assert out["text"].count(IMAGE) == image_parts_of(chat)
+
+
+PARTS = st.lists(
+    st.sampled_from([None, None, "a", " ", "\n", "", "the cat", "<|im_end|>", "<|image_pad|>", IMAGE]), max_size=5
+)
+TURNS = st.lists(st.tuples(PARTS, st.sampled_from(["a cat", "", " a\n", "<|image_pad|>"])), min_size=1, max_size=4)
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl"])
+@given(turns=TURNS, system=st.sampled_from([None, "", "be brief", "<|vision_start|>"]))
+def test_random_chats(family, turns, system):
+    """Text equal to transformers', answers exact, and in the ids as many placeholders as image parts."""
+    chat = [] if system is None else [turn("system", system)]
+    for parts, answer in turns:
+        chat += turn("user", *parts), turn("assistant", answer)
+    stage, tokenize = stages_of(family)
+    out = rendered(chat, stage)
+    assert out["text"] == processor(family).apply_chat_template(plain_chat(chat), tokenize=False)
+    assert answers(out) == [answer + "<|im_end|>" for _, answer in turns]
+    ids = tokenize(out)["input_ids"].tolist()
+    assert ids.count(PAD) == image_parts_of(chat)
+    assert backend().decode(ids, skip_special_tokens=False) == out["text"]
+    turns_written = len(chat) + (system is None and family == "qwen2_vl")
+    for token, count in (
+        ("<|im_start|>", turns_written),
+        ("<|im_end|>", turns_written),
+        ("<|vision_end|>", image_parts_of(chat)),
+    ):
+        assert ids.count(backend().token_to_id(token)) == count
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("spelled", SPECIALS)
+def test_spellings_in_texts_never_stand_for_an_image(family, spelled):
+    chat = [
+        turn("user", spelled, None, f"x{spelled}y"),
+        turn("assistant", spelled),
+        {"role": "user", "content": spelled},
+    ]
+    chat.append({"role": "assistant", "content": "a"})
+    out = rendered(chat, ChatTemplate(processor(family)))
+    done = Tokenize(processor(family))(out)
+    ids = done["input_ids"].tolist()
+    assert ids.count(PAD) == 1
+    assert ids.count(backend().token_to_id("<|vision_start|>")) == 1
+    assert backend().decode(ids, skip_special_tokens=False) == out["text"]
+    place = ids.index(PAD)
+    assert backend().decode(ids[place - 1 : place + 2], skip_special_tokens=False) == IMAGE
+    assert len(out["plain"]) == 4
+
+
+def test_numbered_images():
+    chat = CHATS["turns"]
+    out = rendered(chat, ChatTemplate(processor(), template_kwargs={"add_vision_id": True}))
+    assert out["text"].count("Picture 3: " + IMAGE) == 1
+    assert answers(out) == ["a cat<|im_end|>", "a dog<|im_end|>", "a cat<|im_end|>", " yes \n<|im_end|>"]
+
+
+@pytest.mark.parametrize("parts", [(None, "a"), ("a", None), ("a", None, "b"), (None,)])
+def test_images_in_answers_belong_to_them(parts):
+    """Qwen2-VL's template renders images of any role."""
+    out = rendered(
+        [turn("user", "draw", None), turn("assistant", *parts), turn("user", None), turn("assistant", "z")],
+        ChatTemplate(processor()),
+    )
+    assert answers(out) == ["".join(IMAGE if part is None else part for part in parts) + "<|im_end|>", "z<|im_end|>"]
+
+
+def test_images_from_tools():
+    call = {"type": "function", "function": {"name": "draw", "arguments": {"what": "<|image_pad|>"}}}
+    chat = [
+        turn("user", "draw", None),
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        turn("tool", "here", None),
+        turn("tool", None),
+        turn("assistant", "done"),
+    ]
+    tools = [{"name": "draw"}]
+    out = rendered(chat, ChatTemplate(processor("qwen3_vl")), tools=tools)
+    assert out["text"] == processor("qwen3_vl").apply_chat_template(plain_chat(chat), tools=tools, tokenize=False)
+    assert len(answers(out)) == 2
+    assert answers(out)[1] == "done<|im_end|>"
+    assert Tokenize(processor())(out)["input_ids"].tolist().count(PAD) == 3
+
+
+def test_the_last_answer_alone():
+    out = rendered(CHATS["turns"], ChatTemplate(processor("qwen3_vl"), train_on="last"))
+    assert answers(out) == [" yes \n<|im_end|>"]
+
+
+def test_generation_marks():
+    marked = QWEN2_VL.replace(
+        "{{- '<|im_start|>' + message.role + '\\n' -}}\n    {%- if message.content is string -%}",
+        "{{- '<|im_start|>' + message.role + '\\n' -}}{%- if message.role == 'assistant' -%}"
+        "{% generation %}{{- message.content + '<|im_end|>' -}}{% endgeneration %}{{- '\\n' -}}{%- continue -%}"
+        "{%- endif -%}\n    {%- if message.content is string -%}",
+    )
+    assert "{% generation %}" in marked
+    out = rendered(CHATS["between"] + CHATS["after"], ChatTemplate(processor(), template=marked))
+    assert answers(out) == ["yes<|im_end|>", "a cat<|im_end|>"]
+    assert out["text"].count(IMAGE) == 3
+
+
+@pytest.mark.parametrize("parts", [(None,), (None, "a"), ("a", None)])
+def test_a_template_that_renders_no_images(parts):
+    stage = ChatTemplate(processor(template=TEXT_ONLY))
+    words = rf"ChatTemplate, {PLACE}: the chat template of .* renders nothing for the image of turn 1 \(user\)"
+    with pytest.raises(StageError, match=words):
+        rendered([turn("system", "x"), turn("user", *parts), turn("assistant", "a")], stage)
+
+
+def test_a_role_whose_images_the_template_leaves_out():
+    stage = ChatTemplate(processor("qwen3_vl"))
+    with pytest.raises(StageError, match=r"renders nothing for the image of turn 0 \(system\)"):
+        rendered([turn("system", "see", None), turn("user", None), turn("assistant", "a")], stage)
+
+
+def test_a_template_that_takes_strings_only():
+    template = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    template += "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    stage = ChatTemplate(processor(template=template))
+    with pytest.raises(StageError, match=r"refuses this chat.*images need the template of a vision-language model"):
+        rendered(CHATS["before"], stage)
+    assert answers(rendered(CHATS["text only"], stage)) == ["a cat<|im_end|>"]
+
+
+def test_a_template_that_takes_no_strings():
+    stage = pickle.loads(pickle.dumps(ChatTemplate(processor(template=PARTS_ONLY))))
+    chat = [turn("user", "hm", None, "<image>", None), {"role": "assistant", "content": "a cat"}, *CHATS["text only"]]
+    out = rendered(chat, stage)
+    listed = [turn("user", None, None, "hm", "<image>"), turn("assistant", "a cat"), *CHATS["text only"]]
+    listed = [{**m, "content": [{"type": "text", "text": "".join(texts_of(m))}]} for m in plain_messages(listed[1:])]
+    listed.insert(0, plain_messages([turn("user", None, None, "hm", "<image>")])[0])
+    assert out["text"] == processor(template=PARTS_ONLY).apply_chat_template(listed, tokenize=False)
+    assert out["text"].startswith("USER: <image>\n<image>\nhm <image> ASSISTANT: a cat<|im_end|>USER: ")
+    assert answers(out) == ["a cat<|im_end|>"] * 2
+    ids = Tokenize(processor())(out)["input_ids"].tolist()
+    assert ids.count(backend().token_to_id("<image>")) == 2
+
+
+def test_measured_images_must_belong_to_the_parts():
+    stage = ChatTemplate(processor())
+    with pytest.raises(StageError, match="image parts is 1, but the sample holds 0 measured images: put DecodeImages"):
+        stage(sample(messages=CHATS["before"]))
+    with pytest.raises(StageError, match="image parts is 1, but the sample holds images that are not measured"):
+        stage(sample(messages=CHATS["before"], images=[FILE]))
+    with pytest.raises(StageError, match="image parts is 0, but the sample holds images that are not measured"):
+        stage(sample(messages=CHATS["text only"], images=[FILE]))
+
+
+def test_plain_messages_keep_strings_where_there_are_no_images():
+    chat = [
+        turn("user", "a", "b"),
+        turn("user", "a", ("0.png",)),
+        {"role": "assistant", "content": None, "tool_calls": []},
+    ]
+    plain = plain_messages(chat[:2])
+    assert plain[0] == {"role": "user", "content": "ab"}
+    assert plain[1] == {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}
+    with pytest.raises(StageError, match="holds an image of type dict"):
+        plain_messages([{"role": "user", "content": [{"type": "image", "image": {"bytes": b""}}]}])
+
+
+def test_the_cut_waits_for_the_true_length():
+    stages = [DecodeImages(), ChatTemplate(processor()), Tokenize(processor(), max_length=9, truncate="left")]
+    long = [turn("user", "the picture " * 20), turn("assistant", "a cat and a dog")]
+    out = through(stages, sample(messages=long))
+    assert (len(out["input_ids"]), "deferred_cut" in out) == (9, False)
+    out = through(stages, sample(messages=[turn("user", None), *long], **members(FILE)))
+    assert len(out["input_ids"]) > 30
+    assert "truncated" not in out
+    assert out["deferred_cut"] == (9, "left")
+    assert (out["labels"] != IGNORED_LABEL).any()
+    stages[2] = Tokenize(processor())
+    assert "deferred_cut" not in through(stages, sample(messages=[turn("user", None), *long], **members(FILE)))
+
+
+def test_it_travels_to_workers():
+    stage = pickle.loads(pickle.dumps(ChatTemplate(processor("qwen3_vl"))))
+    assert (
+        rendered(CHATS["turns"], stage)["spans"]
+        == rendered(CHATS["turns"], ChatTemplate(processor("qwen3_vl")))["spans"]
+    )

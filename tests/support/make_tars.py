@@ -1,0 +1,59 @@
+"""Small tar shards for the tests of this folder."""
+
+import io
+import json
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from hypothesis import settings
+
+from odb_stream.shards.index import build_index, write_index
+from odb_stream.shards.writer import write_shards
+
+BLOCK = 512
+
+REPEATABLE = settings(deadline=None, derandomize=True)
+"""Property tests draw the same examples in every run, and no clock fails them."""
+
+
+def tar_bytes(files: Iterable[tuple[str, bytes]], tar_format: int = tarfile.GNU_FORMAT) -> bytes:
+    """A tar of these (name, data) pairs in this order, with every name as it stands."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tar_format) as tar:
+        for name, data in files:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def write_tar_file(path: Path, files: Iterable[tuple[str, bytes]], tar_format: int = tarfile.GNU_FORMAT) -> str:
+    """Write :func:`tar_bytes` to a file; returns its address."""
+    path.write_bytes(tar_bytes(files, tar_format))
+    return str(path)
+
+
+def chat(text: str) -> bytes:
+    """The json member of a chat with one user message."""
+    return json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+
+
+def chat_files(samples: int, prefix: str = "") -> list[tuple[str, bytes]]:
+    """The files of numbered chats: one json each."""
+    return [(f"{prefix}{number:05d}.json", chat(f"message {prefix}{number:05d}")) for number in range(samples)]
+
+
+def write_counts(folder: Path, counts: Iterable[int], *, indexed: bool) -> str:
+    """Shards of these many samples, with or without indexes; returns the glob that names them."""
+    for shard, count in enumerate(counts):
+        address = write_tar_file(folder / f"part-{shard}.tar", chat_files(count, prefix=f"s{shard}/"))
+        if indexed:
+            write_index(address, build_index(address))
+    return f"{folder}/part-*.tar"
+
+
+def write_chats(folder: Path, samples: int, samples_per_shard: int) -> list[str]:
+    """Chats written by the package's own writer."""
+    raw = ((f"{number:08d}", {"json": chat(f"message {number}")}) for number in range(samples))
+    return [shard.address for shard in write_shards(raw, str(folder), samples_per_shard=samples_per_shard)]

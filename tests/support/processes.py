@@ -1,0 +1,102 @@
+"""What the tests ask of the operating system: scripts in a session of their own, who is left in it, what is open."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+DEADLINE = 60.0
+"""Seconds after which a test gives up; nothing takes nearly as long unless it hangs."""
+
+HEAD = """
+import os, signal, sys, threading
+from odb_stream.errors import OdbStreamError
+from odb_stream.workers.pool import WorkerPool
+from odb_stream.sample import Record, SampleRef
+from odb_stream.prepare.records import Lane, Prepare
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with it ignored
+
+def opener(record):
+    return {"input_ids": list(range(5))}
+
+def hold(sample):
+    os.write(1, f"{os.getpid()}\\n".encode())  # a line at once: several workers write into one pipe
+    threading.Event().wait()
+
+def records(count):
+    return [Record(SampleRef(0, 0, i, -1), f"key{i}", "a.tar") for i in range(count)]
+"""
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds; fail at the deadline."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "still not so at the deadline"
+        threading.Event().wait(0.02)
+
+
+def stat(pid: int) -> list[str] | None:
+    """State, parent, group and session of a process (as in /proc/PID/stat), or None when there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def running(pid: int) -> bool:
+    fields = stat(pid)
+    return fields is not None and fields[0] not in "ZX"
+
+
+def signal_mask(pid: int, name: str) -> int:
+    """A signal mask of a process by its name in /proc/PID/status: SigIgn (ignored) or SigBlk (blocked)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1], 16)
+
+
+def session_members(session: int) -> list[int]:
+    """The live processes of a session."""
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [pid for pid in pids if running(pid) and (stat(pid) or ["", "", "", ""])[3] == str(session)]
+
+
+def shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@contextmanager
+def script(source: str, tmp_path: Path, *arguments: str, head: str = HEAD) -> Iterator["subprocess.Popen[str]"]:
+    """Run a script from a file in its own session; whatever is left of the session is killed in the end."""
+    path = tmp_path / "script.py"
+    path.write_text(head + source)
+    process = subprocess.Popen(
+        [sys.executable, str(path), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        for pid in session_members(process.pid):
+            with suppress(ProcessLookupError):  # a worker that has just followed its parent
+                os.kill(pid, 9)
+        process.communicate()
+
+
+def finished(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    """Exit code, standard output and error of a script that ends by itself."""
+    output, error = process.communicate(timeout=DEADLINE)
+    return process.returncode, output, error

@@ -1,0 +1,155 @@
+"""The worker pool when all goes well: the same outcomes for any number of workers, and nothing left after close."""
+
+import gc
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+import pytest
+import worker_stages
+from processes import DEADLINE, descriptors, eventually, shared_memory
+
+from odb_stream.errors import ConfigError, OdbStreamError, StageError, WorkerError
+from odb_stream.prepare.records import Lane, Prepare, Stage
+from odb_stream.sample import Drop, PreparedSample, Record
+from odb_stream.workers.pool import WorkerPool
+
+
+def prepare(*stages: Stage) -> Prepare:
+    return Prepare((Lane(worker_stages.numbers, stages),), seed=7)
+
+
+def told(outcome: PreparedSample | Drop | OdbStreamError) -> object:
+    """An outcome as something that compares."""
+    if isinstance(outcome, PreparedSample):
+        assert outcome.input_ids.dtype == outcome.labels.dtype == np.int32
+        return outcome.ref, outcome.input_ids.tolist(), outcome.labels.tolist(), outcome.supervised
+    return (type(outcome), str(outcome))
+
+
+def run(workers: int, *stages: Stage, chunk: int = 7, count: int = 40) -> list[object]:
+    everything = worker_stages.records(count)
+    chunks: list[list[Record]] = [everything[i : i + chunk] for i in range(0, count, chunk)]
+    with WorkerPool(prepare(*stages), workers) as pool:
+        futures = [pool.submit(records) for records in chunks]
+        prepared = [future.result(DEADLINE) for future in futures]
+        assert prepared[0] is pool.wait(futures[0])
+    return [
+        told(outcome) for result, records in zip(prepared, chunks, strict=True) for outcome in result.outcomes(records)
+    ]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_same_outcomes_as_inline(workers: int) -> None:
+    stages = (worker_stages.shuffle, worker_stages.supervise_half, worker_stages.drop_fifth, worker_stages.fail_at_30)
+    inline = run(0, *stages)
+    # 30 is the third of its chunk of seven: the last four of that chunk stay unprepared, the next chunk does not.
+    assert len(inline) == 40 - 4
+    assert any(isinstance(outcome, tuple) and outcome[0] is StageError for outcome in inline)
+    assert run(workers, *stages) == inline
+
+
+def test_constructor_does_not_wait_for_the_workers() -> None:
+    """Not even with a pipeline larger than any pipe; the pool works all the same, and closes amid the start too."""
+    WorkerPool(prepare(worker_stages.Ballast()), 2).close()
+    assert len(run(2, worker_stages.Ballast())) == 40
+
+
+def test_light_stages_load_no_heavy_module_in_the_worker() -> None:
+    with WorkerPool(prepare(worker_stages.heavy_modules), 1) as pool:
+        records = worker_stages.records(1)
+        (sample,) = pool.submit(records).result(DEADLINE).outcomes(records)
+    assert isinstance(sample, PreparedSample)
+    assert sample.input_ids.tolist() == [1, 0]
+
+
+def test_failure_in_a_worker_brings_its_traceback() -> None:
+    with WorkerPool(prepare(worker_stages.fail_at_30), 1) as pool:
+        failure = pool.submit(worker_stages.records(3, start=30)).result(DEADLINE).failure
+    assert type(failure) is StageError
+    assert "fail_at_30 raised ValueError: thirty is too much" in str(failure)
+    assert "a.tar, key 'key30' (sample 30, byte offset 15360)" in str(failure)
+    assert "in fail_at_30" in failure.__notes__[0]
+
+
+def nothing_runs() -> bool:
+    """Whether no worker process and no listening thread of any pool is left."""
+    names = [child.name for child in multiprocessing.active_children()]
+    names += [thread.name for thread in threading.enumerate()]
+    return not any(name.startswith(("worker ", "odb_stream-workers")) for name in names)
+
+
+@pytest.fixture
+def surroundings() -> Iterator[None]:
+    """Fails unless children, threads, descriptors and shared memory become again what they were."""
+    run(1, count=1)  # what is started once a process (the resource tracker) is not what is tested
+    eventually(nothing_runs)
+    opened, shared = descriptors(), shared_memory()
+    yield
+    eventually(nothing_runs)
+    eventually(lambda: descriptors() <= opened)
+    eventually(lambda: shared_memory() <= shared)
+
+
+@pytest.mark.usefixtures("surroundings")
+def test_rounds_of_open_and_close_leave_nothing() -> None:
+    for round_number in range(10):
+        with WorkerPool(prepare(), 2) as pool:
+            futures = [pool.submit(worker_stages.records(3)) for _ in range(3)]
+            if round_number % 2:  # every other round is closed in the middle of the start
+                assert [len(future.result(DEADLINE).lengths) for future in futures] == [3, 3, 3]
+
+
+@pytest.mark.usefixtures("surroundings")
+def test_close_fails_what_is_awaited_and_may_be_repeated(tmp_path: Path) -> None:
+    holding = tmp_path / "pid"
+    pool = WorkerPool(prepare(worker_stages.Hold(holding)), 1)
+    futures = [pool.submit(worker_stages.records(1)) for _ in range(3)]
+    eventually(holding.exists)
+    pool.close()
+    pool.close()
+    for future in futures:
+        assert future.done()
+        with pytest.raises(WorkerError, match="closed"):
+            pool.wait(future)
+    with pytest.raises(WorkerError, match="closed"):
+        pool.submit(worker_stages.records(1))
+
+
+@pytest.mark.usefixtures("surroundings")
+def test_forgotten_pool_is_collected(tmp_path: Path) -> None:
+    holding = tmp_path / "pid"
+    pool = WorkerPool(prepare(worker_stages.Hold(holding)), 1)
+    future: Future[object] = pool.submit(worker_stages.records(1))
+    eventually(holding.exists)
+    del pool
+    gc.collect()
+    assert isinstance(future.exception(DEADLINE), WorkerError)
+
+
+def test_forked_copy_does_not_end_the_workers() -> None:
+    with WorkerPool(prepare(), 1) as pool:
+        pool.submit(worker_stages.records(1)).result(DEADLINE)
+        child = os.fork()
+        if child == 0:
+            pool.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert len(pool.submit(worker_stages.records(2)).result(DEADLINE).lengths) == 2
+
+
+def test_inline_pool_closes_too() -> None:
+    with WorkerPool(prepare(), 0) as pool:
+        assert len(pool.wait(pool.submit(worker_stages.records(2))).lengths) == 2
+    with pytest.raises(WorkerError, match="closed"):
+        pool.submit(worker_stages.records(2))
+
+
+@pytest.mark.parametrize("workers", [-1, 1.5, True])
+def test_workers_is_a_count(workers: int) -> None:
+    with pytest.raises(ConfigError, match="workers"):
+        WorkerPool(prepare(), workers)

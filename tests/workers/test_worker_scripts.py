@@ -1,0 +1,223 @@
+"""Whole programs with a worker pool: killed, interrupted, without a guard, from standard input, ended unclosed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import (
+    DEADLINE,
+    HEAD,
+    eventually,
+    finished,
+    running,
+    script,
+    session_members,
+    shared_memory,
+    signal_mask,
+    stat,
+)
+
+SIGINT_BIT = 1 << (signal.SIGINT - 1)
+
+HOLDING = """
+if __name__ == "__main__":
+    with WorkerPool(Prepare((Lane(opener, (hold,)),), 0), 2) as pool:
+        futures = [pool.submit(records(1)) for _ in range(2)]
+        pool.wait(futures[0])
+"""
+
+
+def test_workers_go_with_a_killed_parent(tmp_path: Path) -> None:
+    before = shared_memory()
+    with script(HOLDING, tmp_path) as process:
+        assert process.stdout is not None
+        workers = [int(process.stdout.readline()) for _ in range(2)]
+        assert all(map(running, workers))
+        process.kill()
+        eventually(lambda: not any(map(running, workers)))
+        eventually(lambda: session_members(process.pid) == [])
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    eventually(lambda: shared_memory() <= before)
+
+
+def test_ctrl_c_ends_at_once_with_one_traceback(tmp_path: Path) -> None:
+    with script(HOLDING, tmp_path) as process:
+        assert process.stdout is not None
+        for _ in range(2):
+            process.stdout.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        code, _, error = finished(process)
+        eventually(lambda: session_members(process.pid) == [])
+    assert code == -signal.SIGINT
+    assert error.count("Traceback") == 1
+    assert error.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_ctrl_c_while_workers_start(tmp_path: Path) -> None:
+    source = """
+if __name__ == "__main__":
+    with WorkerPool(Prepare((Lane(opener),), 0), 2) as pool:
+        print("constructed", flush=True)
+        threading.Event().wait()
+"""
+    with script(source, tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "constructed\n"
+        os.killpg(process.pid, signal.SIGINT)
+        code, _, error = finished(process)
+        eventually(lambda: session_members(process.pid) == [])
+    assert code == -signal.SIGINT
+    assert error.count("Traceback") == 1
+
+
+def test_workers_never_take_ctrl_c(tmp_path: Path) -> None:
+    """From the first instruction on: blocked while they start, then ignored, and not blocked for what they start."""
+    source = """
+import multiprocessing
+if __name__ == "__main__":
+    with WorkerPool(Prepare((Lane(opener, (hold,)),), 0), 2) as pool:
+        for child in multiprocessing.active_children():
+            with open(f"/proc/{child.pid}/status") as status:
+                masks = {line.split()[0]: int(line.split()[1], 16) for line in status if line.startswith("Sig")
+                         and "Q" not in line}
+            print(bool((masks["SigIgn:"] | masks["SigBlk:"]) & 2), flush=True)
+        futures = [pool.submit(records(1)) for _ in range(2)]
+        pool.wait(futures[0])
+"""
+    with script(source, tmp_path) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["True\n"] * 2
+        for worker in [int(process.stdout.readline()) for _ in range(2)]:
+            assert signal_mask(worker, "SigIgn") & SIGINT_BIT
+            assert not signal_mask(worker, "SigBlk") & SIGINT_BIT
+
+
+def test_worker_killed_amid_a_message(tmp_path: Path) -> None:
+    """The parent stands still, so the worker's answer fills the stream and stops halfway; then the worker dies."""
+    source = """
+def big(sample):
+    print(os.getpid(), flush=True)
+    with open(sys.argv[1]):  # a FIFO: opens once the test opens it too
+        pass
+    return {"input_ids": [1] * 4_000_000}
+
+if __name__ == "__main__":
+    with WorkerPool(Prepare((Lane(opener, (big,)),), 0), 1) as pool:
+        try:
+            pool.wait(pool.submit(records(1)))
+        except OdbStreamError as error:
+            print(f"{type(error).__name__}: {error}")
+"""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    with script(source, tmp_path, str(gate)) as process:
+        assert process.stdout is not None
+        worker = int(process.stdout.readline())
+        process.send_signal(signal.SIGSTOP)
+        eventually(lambda: (stat(process.pid) or "?")[0] == "T")
+        gate.write_text("")
+        asleep = 0
+
+        def stuck() -> bool:
+            nonlocal asleep
+            asleep = asleep + 1 if (stat(worker) or "?")[0] == "S" else 0
+            return asleep >= 10
+
+        eventually(stuck)
+        os.kill(worker, signal.SIGKILL)
+        process.send_signal(signal.SIGCONT)
+        code, output, _ = finished(process)
+    assert code == 0
+    assert output.startswith("WorkerError: worker 1 of 1")
+    assert "SIGKILL" in output
+
+
+@pytest.mark.parametrize("order", ["", "import weakref\nweakref.finalize(len, str)\n"])
+def test_program_that_never_closes_its_pool_ends(order: str, tmp_path: Path) -> None:
+    """Also when multiprocessing's own exit handler, which waits for processes, runs before the pool's."""
+    source = """
+if __name__ == "__main__":
+    pool = WorkerPool(Prepare((Lane(opener, (hold,)),), 0), 2)
+    pool.submit(records(1))
+    sys.modules["keep"] = pool
+"""
+    with script(source, tmp_path, head=order + HEAD) as process:
+        code, _, error = finished(process)
+        eventually(lambda: session_members(process.pid) == [])
+    assert (code, error) == (0, "")
+
+
+@pytest.mark.parametrize("ballast", [0, 4_000_000])
+def test_script_without_guard(ballast: int, tmp_path: Path) -> None:
+    """Also with a pipeline larger than any pipe, which a process that dies while it starts never reads."""
+    source = f"""
+import functools
+def weigh(ballast, sample):
+    return sample
+
+with WorkerPool(Prepare((Lane(opener, (functools.partial(weigh, bytes({ballast})),)),), 0), 1) as pool:
+    pool.wait(pool.submit(records(1)))
+"""
+    with script(source, tmp_path) as process:
+        code, _, error = finished(process)
+    assert code == 1
+    assert "WorkerError: worker 1 of 1" in error
+    assert "ended with exit code 1 before it was ready" in error
+    # The worker's own error says it too.
+    assert "ConfigError: worker processes were asked for by a worker process" in error
+    assert error.count('if __name__ == "__main__":') >= 2
+
+
+def run_python(arguments: list[str], source: str | None = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, *arguments], input=source, capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+
+
+USE = """
+with WorkerPool(Prepare((Lane(opener),), 0), 1) as pool:
+    print(len(pool.wait(pool.submit(records(3))).lengths))
+"""
+
+
+def test_script_from_standard_input() -> None:
+    result = run_python(["-"], HEAD + USE)
+    assert result.returncode == 1
+    assert "ConfigError: workers > 0, but the main module is not importable: '<stdin>'" in result.stderr
+    assert result.stderr.count("Traceback") == 1
+
+
+def test_stage_defined_in_a_session_without_file() -> None:
+    result = run_python(["-c", HEAD + USE])
+    assert result.returncode == 1
+    assert "ConfigError: workers > 0, but the main module is not importable: opener is defined in" in result.stderr
+
+
+def test_session_without_file_may_use_imported_stages() -> None:
+    importing = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1] / 'support')!r})\n" + HEAD
+    result = run_python(["-c", importing + "from worker_stages import numbers as opener\n" + USE])
+    assert (result.returncode, result.stdout) == (0, "3\n")
+
+
+@pytest.mark.parametrize("name", ["whole", "whole.__main__"])
+def test_module_run_by_name(name: str, tmp_path: Path) -> None:
+    """``python -m`` works, but a package's ``__main__`` is not imported by workers: the error names what is missing."""
+    package = tmp_path / "whole"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    body = HEAD + 'if __name__ == "__main__":\n' + "".join(f"    {line}\n" for line in USE.splitlines())
+    target = package / "__main__.py" if name == "whole.__main__" else package / "script.py"
+    target.write_text(body)
+    module = "whole" if name == "whole.__main__" else "whole.script"
+    result = subprocess.run(
+        [sys.executable, "-m", module], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    if name == "whole":
+        assert (result.returncode, result.stdout) == (0, "3\n")
+    else:
+        assert "could not rebuild the pipeline" in result.stderr
+        assert "opener" in result.stderr
