@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types wheel bench shards reference clean
+.PHONY: help demo test check lint types wheel bench reference clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -32,10 +32,6 @@ wheel: $(INSTALLED) ## build the wheel, install it alone in a new environment, a
 bench: $(INSTALLED) ## measure beside other systems, and write docs/benchmarks.md and its JSON files; takes half an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[bench]"
 	$(BIN)/python tools/bench
-
-shards: $(INSTALLED) ## write the demo shards and their tokenizers anew
-	$(BIN)/python tools/make_demo_shards.py
-	$(BIN)/python tools/make_vision_shards.py
 
 reference: $(INSTALLED) ## write docs/reference.md anew from the docstrings
 	$(BIN)/python tools/make_reference.py

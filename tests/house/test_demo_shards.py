@@ -1,61 +1,146 @@
-"""The demo shards are what their tool writes, are whole, and look like chat data."""
+"""The committed shards are whole, hold what their page says, and every chat of theirs trains."""
 
+import importlib
+import io
 import json
-import subprocess
+import re
 import sys
-from pathlib import Path
+from collections import Counter
+from functools import cache
+from typing import Any
 
 import pytest
 from import_graph import ROOT
+from PIL import ExifTags, Image
 
+import odb_stream as odb
 from odb_stream.shards.check import check_shard
 from odb_stream.shards.tar import read_samples
 
-DEMO = ROOT / "shards" / "demo"
-SHARDS = sorted(DEMO.glob("chat-*.tar"))
+FOLDER = ROOT / "shards"
+SHARDS = sorted(FOLDER.glob("*/chat-*.tar"))
+SIZES = {"demo": 760, "vision": 400}
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder into which the tool has just written."""
-    folder = tmp_path_factory.mktemp("demo")
-    subprocess.run([sys.executable, str(ROOT / "tools" / "make_demo_shards.py"), str(folder)], check=True, timeout=120)
-    return folder
+@cache
+def samples(name: str) -> dict[str, dict[str, bytes]]:
+    """Members by key, in the order of the shards."""
+    return {
+        sample.key: dict(sample.members)
+        for shard in SHARDS
+        if shard.parent.name == name
+        for sample in read_samples(str(shard))
+    }
 
 
-def test_the_tool_writes_the_same_files_again(made: Path) -> None:
-    names = {path.relative_to(DEMO) for path in DEMO.rglob("*") if path.is_file()}
-    assert names == {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
-    for name in sorted(names - {Path("tokenizer/tokenizer.json")}):
-        assert (made / name).read_bytes() == (DEMO / name).read_bytes(), name
+def chats(name: str) -> list[dict[str, Any]]:
+    return [json.loads(members["json"]) for members in samples(name).values()]
 
 
-def test_the_tokenizer_comes_out_the_same(made: Path) -> None:
-    # Compared by content: the layout of the file is the tokenizers library's and may differ between its versions.
-    new, old = (json.loads((folder / "tokenizer" / "tokenizer.json").read_text()) for folder in (made, DEMO))
-    assert new["model"]["vocab"] == old["model"]["vocab"]
-    assert new["model"]["merges"] == old["model"]["merges"]
-    assert [token["content"] for token in new["added_tokens"]] == ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+@pytest.mark.parametrize(("name", "most"), [("demo", 2_000_000), ("vision", 3_000_000)])
+def test_they_are_small(name: str, most: int) -> None:
+    assert sum(path.stat().st_size for path in (FOLDER / name).rglob("*")) < most
 
 
-def test_they_are_small() -> None:
-    assert sum(path.stat().st_size for path in DEMO.rglob("*")) < 2_000_000
-
-
-@pytest.mark.parametrize("shard", SHARDS, ids=lambda shard: shard.name)
-def test_a_shard_is_whole_and_its_index_fits(shard: Path) -> None:
+@pytest.mark.parametrize("shard", SHARDS, ids=lambda shard: f"{shard.parent.name}-{shard.stem}")
+def test_a_shard_is_whole_and_its_index_fits(shard: Any) -> None:
     report = check_shard(str(shard))
     assert report.problems == ()
-    assert (report.samples, report.index) == (190, "good")
+    assert (report.samples, report.index) == (SIZES[shard.parent.name] // 4, "good")
 
 
-def test_they_hold_every_form_of_the_format() -> None:
-    chats = [json.loads(sample.members["json"]) for shard in SHARDS for sample in read_samples(str(shard))]
-    messages = [message for chat in chats for message in chat["messages"]]
+@pytest.mark.parametrize("name", SIZES)
+def test_the_page_counts_their_kinds(name: str) -> None:
+    page = (FOLDER / "README.md").read_text(encoding="utf-8").split(f"\n### {name}\n")[1].split("\n### ")[0]
+    rows = re.findall(r"^\| (`[^|]+`) \| [^|]+ \| (\d+) \|$", page, re.M)
+    listed = {tuple(re.findall(r"`([^`]+)`", kinds)): int(count) for kinds, count in rows}
+    held = Counter(key.rpartition("-")[0] for key in samples(name))
+    assert {kinds: sum(held[kind] for kind in kinds) for kinds in listed} == listed
+    assert sum(listed.values()) == SIZES[name] == len(samples(name)) == held.total()
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_no_chat_occurs_twice(name: str) -> None:
+    contents = {tuple(sorted(members.items())) for members in samples(name).values()}
+    assert len(contents) == SIZES[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "entries", "special_tokens"),
+    [
+        ("demo/tokenizer", 2_048, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]),
+        (
+            "vision/processor",
+            768,
+            [
+                "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
+                "<|video_pad|>",
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_the_tokenizers_are_as_the_page_says(name: str, entries: int, special_tokens: list[str]) -> None:
+    tokenizer = json.loads((FOLDER / name / "tokenizer.json").read_text(encoding="utf-8"))
+    assert len(tokenizer["model"]["vocab"]) == entries
+    assert [token["content"] for token in tokenizer["added_tokens"]] == special_tokens
+    assert f"{entries:,} entries" in (FOLDER / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "recipe"), [("demo", "text_chat"), ("vision", "vision_chat")])
+def test_every_chat_trains(name: str, recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its recipe drops none of them, and each has supervised tokens."""
+    monkeypatch.syspath_prepend(str(ROOT / "pipelines"))
+    monkeypatch.delitem(sys.modules, recipe, raising=False)
+    pipeline = importlib.import_module(recipe).build()
+    with odb.Loader(pipeline, budget=odb.Budget(tokens=16_384), layout="padded") as loader:
+        for batch in loader:
+            odb.pop_step(batch)
+            # The label of the first token is never predicted.
+            assert (batch["labels"][:, 1:] != -100).any(dim=1).all()
+        report = loader.report()
+    assert (report["emitted"], report["dropped"]) == (SIZES[name], {})
+
+
+def test_the_text_holds_every_form_of_the_format() -> None:
+    messages = [message for chat in chats("demo") for message in chat["messages"]]
     assert {message["role"] for message in messages} == {"system", "user", "assistant", "tool"}
-    assert any("tools" in chat for chat in chats)
+    assert any("tools" in chat for chat in chats("demo"))
     assert any("tool_calls" in message for message in messages)
     assert any(isinstance(message["content"], list) for message in messages)
     assert any("<|im_end|>" in message["content"] for message in messages)
-    assert any(len(chat["messages"]) > 20 for chat in chats)
-    assert len({json.dumps(chat) for chat in chats}) == len(chats) == 760
+    assert any(len(chat["messages"]) > 20 for chat in chats("demo"))
+
+
+def test_the_chats_with_images_hold_every_form_of_the_format() -> None:
+    parts = [
+        part
+        for chat in chats("vision")
+        for message in chat["messages"]
+        if isinstance(message["content"], list)
+        for part in message["content"]
+    ]
+    assert {len(members) - 1 for members in samples("vision").values()} == {0, 1, 2, 3, 4}
+    roles = {message["role"] for chat in chats("vision") for message in chat["messages"]}
+    assert roles == {"system", "user", "assistant"}
+    assert {"image" in part for part in parts if part["type"] == "image"} == {True, False}
+    assert any(len(chat["messages"]) > 5 for chat in chats("vision"))
+    assert any("<|image_pad|>" in str(chat) for chat in chats("vision"))
+    questions = [chat["messages"][-2]["content"] for chat in chats("vision")]
+    assert {parts[0]["type"] for parts in questions if isinstance(parts, list)} == {"text", "image"}
+
+
+def test_the_images_have_every_form() -> None:
+    images = [
+        Image.open(io.BytesIO(data))
+        for members in samples("vision").values()
+        for name, data in members.items()
+        if name != "json"
+    ]
+    assert {image.format for image in images} == {"JPEG", "PNG", "WEBP"}
+    assert {image.mode for image in images} == {"RGB", "RGBA", "P"}
+    assert any(image.info.get("progressive") for image in images)
+    assert any(image.getexif().get(ExifTags.Base.Orientation) == 6 for image in images)
+    longer, shorter = (pick(size for image in images for size in image.size) for pick in (max, min))
+    assert (shorter, longer > 900) == (32, True)
+    assert max(image.width / image.height for image in images) > 10
