@@ -14,6 +14,7 @@ IGNORED_LABEL = -100
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
 
 
 class SampleRef(NamedTuple):
@@ -199,7 +200,7 @@ class PreparedImage(NamedTuple):
     model's own resizing; ``features`` is the number of tokens that the image takes.
     """
 
-    data: npt.NDArray[np.uint8]
+    data: Bytes
     ops: tuple[Op, ...]
     grid: tuple[int, int, int]
     features: int

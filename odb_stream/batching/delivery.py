@@ -17,7 +17,7 @@ from odb_stream.batching.events import ALL_HAVE_THEIRS, Decode, Deliver, Event, 
 from odb_stream.batching.fillers import Flags, StandIns
 from odb_stream.batching.groups import IMAGES, SAMPLES, Counts, Group, Integers, table
 from odb_stream.batching.ledger import Ledger
-from odb_stream.batching.messages import CLOSING, FAILED
+from odb_stream.batching.messages import CLOSING, FAILED, stopping_row
 from odb_stream.checkpoint.state import Place, Progress, RoundState
 
 T = TypeVar("T")
@@ -120,7 +120,7 @@ class Delivery(Generic[T]):
         except Exception as error:  # noqa: BLE001 - whatever ends this rank's stream, all ranks must hear of it
             failure = error
         words = [self._status(failure), progress.stand_in is not None, bool(wanted or incoming)]
-        reply = yield Gather(np.array(words, dtype=np.int64), "status")
+        reply = yield Gather(np.array(words, dtype=np.int64), stopping_row)
         if (reply[:, 0] & (FAILED | CLOSING)).any():
             return {}, Stop(reply[:, 0], failure)
         outgoing: dict[int, list[Group[T]]] = {}
@@ -174,7 +174,7 @@ class Delivery(Generic[T]):
         mine = table([group.counts if group is not None else Counts() for group in groups], steps, fields)
         is_own = np.array(state.origins[begin:end], dtype=np.int64) == self._rank
         words = np.array([self._status(failure), self._packer.account().damaged], dtype=np.int64)
-        reply = yield Gather(np.concatenate([words, is_own.astype(np.int64), mine.ravel()]), "status")
+        reply = yield Gather(np.concatenate([words, is_own.astype(np.int64), mine.ravel()]), stopping_row)
         stopped = (reply[:, 0] & (FAILED | CLOSING)).any()
         if not stopped:
             self._check_damage(int(reply[:, 1].sum()))

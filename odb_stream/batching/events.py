@@ -1,29 +1,27 @@
 """What a rank's program asks of the outside, and what it needs from its packing stage."""
 
 from collections.abc import Generator, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from odb_stream.batching.account import Account
 from odb_stream.batching.groups import Group, Integers
 from odb_stream.batching.ledger import StepTotals
+from odb_stream.batching.messages import RowChoice, equal_rows
 from odb_stream.checkpoint.state import Place, References
 
 T = TypeVar("T")
-
-Stops = Literal["no", "status", "cause"]
 
 
 class Gather(NamedTuple):
     """Give every rank's integers to every rank. Answered with an int64 array of shape (ranks, len(values)).
 
-    ``stops`` says how rows may differ between processes that share a rank: ``"status"`` rows begin with a status word
-    and may differ where it tells of a stop, a ``"cause"`` is told by whoever has one, others must be equal.
+    ``choose`` picks the row of a rank that several processes share; a transport needs no knowledge of what rows mean.
     """
 
     values: Integers
-    stops: Stops = "no"
+    choose: RowChoice = equal_rows
 
 
 ALL_HAVE_THEIRS = Gather(np.zeros(1, dtype=np.int64))

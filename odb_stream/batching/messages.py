@@ -1,5 +1,7 @@
 """Heads and causes: the integers with which every gather of heads begins, and what ranks say when a run must stop."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from odb_stream.batching.account import Account, encode
@@ -19,6 +21,32 @@ HEAD_FIELDS = 6
 
 MESSAGE_BYTES = 2048
 """Room for the cause of a failure, in UTF-8."""
+
+RowChoice = Callable[[Integers], int | None]
+"""Several processes may share one rank, and then each brings a row to a gather. Given their rows, of shape
+(processes, n), it returns the index of the row that counts for the rank, or None where they must not differ so."""
+
+
+def equal_rows(rows: Integers) -> int | None:
+    """Processes that share a rank hold the same data, so they bring the same row."""
+    return 0 if (rows == rows[0]).all() else None
+
+
+def stopping_row(rows: Integers) -> int | None:
+    """Rows that begin with a status word may differ where one of the words reports a failure or a rank that leaves.
+
+    Only one process of the rank may have failed or left; the others learn of it from this gather.
+    """
+    if equal_rows(rows) is not None:
+        return 0
+    # The largest word, so that a failure or a process that leaves outweighs one that is merely exhausted.
+    stopped = int(rows[:, 0].argmax())
+    return stopped if rows[stopped, 0] & (FAILED | CLOSING) else None
+
+
+def cause_row(rows: Integers) -> int | None:
+    """The first process that has a cause reports it; a row of zeros holds none (see :func:`pack_cause`)."""
+    return int(rows.any(axis=1).argmax())
 
 
 def pack_head(status: int, planned: int, epoch: int, number: int, account: Account) -> Integers:

@@ -38,6 +38,7 @@ from odb_stream.batching.messages import (
     FAILED,
     HEAD_FIELDS,
     RECEIVED,
+    cause_row,
     check_beginnings,
     check_damage,
     check_in_step,
@@ -46,6 +47,7 @@ from odb_stream.batching.messages import (
     pack_cause,
     pack_head,
     stop_error,
+    stopping_row,
 )
 from odb_stream.batching.splits import missing_groups, replaced, split_candidates, split_counts, split_groups
 from odb_stream.checkpoint.state import Place, References, RoundState, Sent
@@ -112,7 +114,7 @@ class Program(Generic[T]):
         check_beginnings(beginning, self.rank)
         if self.resume is not None:
             self.round = self.resume.round.round
-            self._note_heads((yield Gather(self._head(0, None), "status")))
+            self._note_heads((yield Gather(self._head(0, None), stopping_row)))
             self._to_regain = list(self.resume.round.surplus)
             stop = yield from self._delivery.rest(self.resume)
             if stop is not None:
@@ -121,7 +123,7 @@ class Program(Generic[T]):
                 return
         while True:
             planned, failure = self._plan()
-            heads = yield Gather(self._head(len(planned), failure), "status")
+            heads = yield Gather(self._head(len(planned), failure), stopping_row)
             check_in_step(heads, self.rank, self.epoch, self.round)
             self._note_heads(heads)
             status = heads[:, 0]
@@ -194,7 +196,7 @@ class Program(Generic[T]):
 
     def _stop(self, stop: Stop) -> Run:
         """Tell one another why the run ends, and raise it; a rank that left by itself just ends."""
-        messages = yield Gather(pack_cause(stop.failure), "cause")
+        messages = yield Gather(pack_cause(stop.failure), cause_row)
         if self.closing() and stop.status[self.rank] & CLOSING:
             return
         if stop.failure is not None and self.ranks == 1:

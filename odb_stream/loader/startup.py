@@ -10,7 +10,7 @@ from odb_stream.config import SHARED_SETTINGS, MixedModality, Settings, World
 from odb_stream.errors import ConfigError
 from odb_stream.nodes.mixed_modality import DummyImage, DummyRule
 from odb_stream.ranks.gloo import Gloo
-from odb_stream.ranks.mesh import Mirrored
+from odb_stream.ranks.mesh import MeshTransport
 from odb_stream.ranks.transport import Local, Transport
 from odb_stream.sources.pipeline import Pipeline
 from odb_stream.sources.source import Segment
@@ -34,7 +34,7 @@ def connect(world: World, timeout: float) -> Transport:
         )
     if world.places is not None:
         whole = World(dist.get_rank(), len(world.places), world.group)
-        return Mirrored(Gloo(whole, timeout=timeout), world.places)
+        return MeshTransport(Gloo(whole, timeout=timeout), world.places)
     return Gloo(world, timeout=timeout)
 
 

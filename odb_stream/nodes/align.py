@@ -118,7 +118,7 @@ class Align(BaseNode[Step]):
 
     def _gathered(self, gather: Gather) -> Integers:
         with self._waits.on("peers"):
-            return self._transport.gather(gather.values, stops=gather.stops)
+            return self._transport.gather(gather.values, choose=gather.choose)
 
     def _exchanged(self, exchange: Exchange) -> dict[int, list[Group[PreparedSample]]]:
         outgoing = {rank: encode_groups(groups) for rank, groups in exchange.outgoing.items()}

@@ -10,9 +10,8 @@ import numpy.typing as npt
 from odb_stream.batching.cost import Footprint
 from odb_stream.batching.groups import Group
 from odb_stream.nodes.pack import size_of
-from odb_stream.sample import Op, PreparedImage, PreparedSample, SampleRef
+from odb_stream.sample import Bytes, Op, PreparedImage, PreparedSample, SampleRef
 
-Bytes = npt.NDArray[np.uint8]
 Number = TypeVar("Number", bound=np.generic)
 
 

@@ -10,12 +10,14 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TypeVar
 
-from odb_stream.batching.events import Stops
+from odb_stream.batching.groups import Integers
+from odb_stream.batching.messages import RowChoice, equal_rows
 from odb_stream.config import World
 from odb_stream.errors import AlignmentTimeout, ConfigError, PeerError
 from odb_stream.ranks.connection import LEAVE_SECONDS, Link
 from odb_stream.ranks.peer_events import News, name_ranks
-from odb_stream.ranks.transport import Bytes, Integers, Left, checked_exchange, checked_values
+from odb_stream.ranks.transport import Left, checked_exchange, checked_values
+from odb_stream.sample import Bytes
 
 T = TypeVar("T")
 
@@ -60,7 +62,7 @@ class Gloo:
         self._group, self._rendezvous, self._heartbeat = link.group, link.rendezvous, link.heartbeat
         weakref.finalize(self, link.close)
 
-    def gather(self, values: Integers, *, stops: Stops = "no") -> Integers:  # noqa: ARG002 - see Transport
+    def gather(self, values: Integers, *, choose: RowChoice = equal_rows) -> Integers:  # noqa: ARG002 - see Transport
         """See :class:`odb_stream.ranks.transport.Transport`."""
         return self._run(partial(self._gather, checked_values(values)), range(self.size))
 

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from odb_stream.batching.groups import Integers
 from odb_stream.config import World
 from odb_stream.errors import ConfigError
 from odb_stream.ranks.rendezvous import StoreClient
-from odb_stream.ranks.transport import Bytes, Integers
+from odb_stream.sample import Bytes
 
 FIRST_PAUSE = 0.0002
 LONGEST_PAUSE = 0.005

@@ -1,23 +1,21 @@
-"""Mirrored: the transport of ranks that several processes share, such as those of a tensor-parallel group.
+"""The transport of a device mesh: several processes share one rank, such as those of a tensor-parallel group.
 
-All processes of the mesh come to every gather, so peers cannot drift apart unnoticed; exchanges go to the process that
-has the same place among the peers of the other rank.
+All processes of the mesh come to every gather, so peers cannot drift apart unnoticed. An exchange goes to the process
+that has the same place among the peers of the other rank.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from odb_stream.batching.events import Stops
+from odb_stream.batching.groups import Integers
+from odb_stream.batching.messages import RowChoice, equal_rows
 from odb_stream.errors import PeerError
-from odb_stream.ranks.transport import Bytes, Integers, Transport
-
-STOPPING = 2
-"""Status words from here on tell of a failure or of a rank that leaves (see ``odb_stream.batching.messages``)."""
+from odb_stream.ranks.transport import Transport
+from odb_stream.sample import Bytes
 
 
-class Mirrored:
+class MeshTransport:
     """A transport over ``whole``, whose process p belongs to the data-parallel rank ``places[p]``."""
 
     def __init__(self, whole: Transport, places: Sequence[int]) -> None:
@@ -28,27 +26,24 @@ class Mirrored:
         self._members = [[process for process, place in enumerate(places) if place == r] for r in range(self.size)]
         self._peer = self._members[self.rank].index(whole.rank)
 
-    def gather(self, values: Integers, *, stops: Stops = "no") -> Integers:
+    def gather(self, values: Integers, *, choose: RowChoice = equal_rows) -> Integers:
         """See :class:`odb_stream.ranks.transport.Transport`.
 
-        Raises a PeerError on all processes where peers have brought different values.
+        Raises a PeerError on all processes where the processes of a rank brought rows of which none counts for all.
         """
         rows = self._whole.gather(values)
-        return np.stack([self._agreed(rows, rank, stops) for rank in range(self.size)])
+        return np.stack([self._row_of(rank, rows[members], choose) for rank, members in enumerate(self._members)])
 
-    def _agreed(self, rows: Integers, rank: int, stops: Stops) -> Any:
+    def _row_of(self, rank: int, rows: Integers, choose: RowChoice) -> Integers:
+        """The one row of a rank, from the rows of its processes."""
+        chosen = choose(rows)
+        if chosen is not None:
+            row: Integers = rows[chosen]
+            return row
         members = self._members[rank]
-        own: Integers = rows[members]
-        differing = np.flatnonzero((own != own[0]).any(axis=1))
-        if not len(differing):
-            return rows[members[0]]
-        if stops == "cause":
-            return rows[members[int(np.argmax(own.any(axis=1)))]]
-        stopped = members[int(np.argmax(own[:, 0]))]
-        if stops == "status" and rows[stopped, 0] >= STOPPING:
-            return rows[stopped]
+        differing = int((rows != rows[0]).any(axis=1).argmax())
         raise PeerError(
-            f"processes {members[0]} and {members[int(differing[0])]} share data-parallel rank {rank} of {self.size}, "
+            f"processes {members[0]} and {members[differing]} share data-parallel rank {rank} of {self.size}, "
             "but have come to different batches: give the peers of a rank the same data, settings, seed and state"
         )
 

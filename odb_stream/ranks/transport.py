@@ -9,13 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from odb_stream.batching.events import Stops
+from odb_stream.batching.groups import Integers
+from odb_stream.batching.messages import RowChoice, equal_rows
 from odb_stream.ranks.peer_events import News
-
-Integers = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
+from odb_stream.sample import Bytes
 
 
 class Left(Exception):
@@ -33,10 +31,10 @@ class Transport(Protocol):
     processes: int
     """How many processes take part: more than ranks where several share one."""
 
-    def gather(self, values: Integers, *, stops: Stops = "no") -> Integers:
+    def gather(self, values: Integers, *, choose: RowChoice = equal_rows) -> Integers:
         """All ranks' values: shape (n,), the same n on all ranks, becomes (size, n), row r from rank r.
 
-        ``stops`` matters only where processes share a rank; see :class:`odb_stream.batching.events.Gather`.
+        ``choose`` picks the row of a rank that several processes share; transports with one process a rank ignore it.
 
         Raises:
             PeerError: another rank left, died, or gave no sign of life within the timeout (AlignmentTimeout).
@@ -74,7 +72,7 @@ class Local:
     def __init__(self) -> None:
         self._left = False
 
-    def gather(self, values: Integers, *, stops: Stops = "no") -> Integers:  # noqa: ARG002 - see Transport
+    def gather(self, values: Integers, *, choose: RowChoice = equal_rows) -> Integers:  # noqa: ARG002 - see Transport
         """``values`` as the only row."""
         if self._left:
             raise Left
@@ -181,7 +179,7 @@ class InMemory:
         self._gathers = 0
         self._passages: dict[tuple[int, int], int] = {}
 
-    def gather(self, values: Integers, *, stops: Stops = "no") -> Integers:  # noqa: ARG002 - see Transport
+    def gather(self, values: Integers, *, choose: RowChoice = equal_rows) -> Integers:  # noqa: ARG002 - see Transport
         """See :class:`Transport`."""
         point = ("gather", self._gathers)
         brought = self._hub.meet(self.rank, {point: (self._everyone, checked_values(values).copy())})[point]
