@@ -28,7 +28,7 @@ def build(
     loaded = load_processor(processor)
     return odb.Pipeline(
         odb.Shards(shards),
-        stages.DecodeImages(),
+        stages.MeasureImages(),
         stages.RandomResize(scale=(0.8, 1.0)),
         stages.ChatTemplate(loaded),
         stages.Tokenize(loaded, max_length=max_length),

@@ -153,7 +153,7 @@ def _images(sample: Sample, types: IntArray | None) -> tuple[PreparedImage, ...]
     for image in sample.get("images") or ():
         if not isinstance(image, PlannedImage) or image.grid is None:
             raise StageError(
-                f"the sample holds images whose tokens were not counted, at {sample.where}: add DecodeImages and "
+                f"the sample holds images whose tokens were not counted, at {sample.where}: add MeasureImages and "
                 "ExpandVisualTokens to the pipeline, or take the field 'images' out."
             )
         images.append(PreparedImage(np.frombuffer(image.data, np.uint8), image.ops, image.grid, image.features))

@@ -1,10 +1,11 @@
 """Per-sample stages, in the order a sample passes them.
 
-For chats: DecodeImages (files to measured images), image transforms, ChatTemplate (messages to text), Tokenize (text to
-ids), ExpandVisualTokens (one placeholder an image to one token a feature). Text alone needs only Tokenize, or
-ChatTemplate and Tokenize.
+For chats: MeasureImages (files to measured images), image transforms, ChatTemplate (messages to text), Tokenize (text
+to ids), ExpandVisualTokens (one placeholder per image to one token per feature). Plain text needs Tokenize alone, chats
+without images ChatTemplate and Tokenize.
 """
 
+from odb_stream.deprecated import renamed
 from odb_stream.stages.chat.template import ChatTemplate
 from odb_stream.stages.families import FixedTokens, VisualFamily
 from odb_stream.stages.images.augment import (
@@ -16,7 +17,7 @@ from odb_stream.stages.images.augment import (
     RandomResize,
 )
 from odb_stream.stages.images.files import BadImage, PlannedImage
-from odb_stream.stages.images.measure import DecodeImages
+from odb_stream.stages.images.measure import MeasureImages
 from odb_stream.stages.tokenize import Tokenize
 from odb_stream.stages.visual import ExpandVisualTokens
 
@@ -24,10 +25,10 @@ __all__ = [
     "BadImage",
     "ChatTemplate",
     "ColorJitter",
-    "DecodeImages",
     "ExpandVisualTokens",
     "FixedTokens",
     "ImageTransform",
+    "MeasureImages",
     "PixelTransform",
     "PlannedImage",
     "RandomCrop",
@@ -36,3 +37,5 @@ __all__ = [
     "Tokenize",
     "VisualFamily",
 ]
+
+__getattr__ = renamed(__name__, {"DecodeImages": "MeasureImages"})

@@ -138,8 +138,9 @@ class ExpandVisualTokens:
         images: list[PlannedImage] = []
         for image in sample.get("images") or []:
             if not isinstance(image, PlannedImage) or image.grid is not None:
-                what = "expanded already" if isinstance(image, PlannedImage) else "not measured: put DecodeImages first"
-                raise StageError(f"ExpandVisualTokens, {sample.where}: the images are {what}")
+                measured = isinstance(image, PlannedImage)
+                problem = "are expanded already" if measured else "are not measured: put MeasureImages first"
+                raise StageError(f"ExpandVisualTokens, {sample.where}: the images {problem}")
             try:
                 grid, features = self.family.measure(*image.size)
             except BadImage as bad:

@@ -30,7 +30,7 @@ def test_the_worked_example_of_another_family_runs(layout):
     model = processor("qwen3_vl")
     pipeline = odb.Pipeline(
         odb.FromDataset(Chats(12)),
-        stages.DecodeImages(),
+        stages.MeasureImages(),
         stages.ChatTemplate(model),
         stages.Tokenize(model),
         stages.ExpandVisualTokens(model, family=tiles),
@@ -72,7 +72,7 @@ def test_the_rows_of_the_table_are_what_a_batch_holds():
     model = processor("qwen3_vl")
     pipeline = odb.Pipeline(
         odb.FromDataset(Chats(6, least=1)),
-        stages.DecodeImages(),
+        stages.MeasureImages(),
         stages.ChatTemplate(model),
         stages.Tokenize(model),
         stages.ExpandVisualTokens(model),

@@ -11,7 +11,7 @@ from vision_support import FAMILIES, backend, encoded, members, picture, process
 
 from odb_stream.prepare.records import Lane, Prepare
 from odb_stream.sample import IGNORED_LABEL, PreparedSample, Record, SampleRef
-from odb_stream.stages import ChatTemplate, DecodeImages, ExpandVisualTokens, Tokenize
+from odb_stream.stages import ChatTemplate, ExpandVisualTokens, MeasureImages, Tokenize
 from odb_stream.stages.images.files import open_image
 
 START, END, PAD = (backend().token_to_id(token) for token in ("<|im_start|>", "<|im_end|>", "<|image_pad|>"))
@@ -44,7 +44,7 @@ def ours(family: str, messages, files) -> tuple[PreparedSample, np.ndarray | Non
     """The prepared sample and its pixels."""
     made = processor(family)
     expand = ExpandVisualTokens(made)
-    stages = (DecodeImages(), ChatTemplate(made), Tokenize(made), expand)
+    stages = (MeasureImages(), ChatTemplate(made), Tokenize(made), expand)
     fields = {"messages": messages, **members(*files)}
     record = Record(SampleRef(0, 0, 0, -1), "k", "s")
     out = Prepare((Lane(lambda record: fields, stages),), seed=0).record(record)

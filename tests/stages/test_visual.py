@@ -138,7 +138,7 @@ def test_the_order_of_stages():
     stage = ExpandVisualTokens(processor())
     with pytest.raises(StageError, match=f"{PLACE}: no input_ids: put Tokenize before it"):
         stage(sample(text="a"))
-    with pytest.raises(StageError, match="not measured: put DecodeImages first"):
+    with pytest.raises(StageError, match="not measured: put MeasureImages first"):
         stage(sample(input_ids=[PAD, 1], images=[image_file()]))
     with pytest.raises(StageError, match="expanded already"):
         stage(stage(sample(input_ids=[1, PAD, 1], images=[image()])))

@@ -11,9 +11,9 @@ from visual_pipelines import FILES, FIXED, PAD, pipeline, ready
 from odb_stream.errors import StageError
 from odb_stream.stages import (
     ChatTemplate,
-    DecodeImages,
     ExpandVisualTokens,
     FixedTokens,
+    MeasureImages,
     RandomFlip,
     RandomResize,
     Tokenize,
@@ -44,7 +44,7 @@ def test_the_ops_name_the_place_of_their_stage():
 
 def test_images_must_be_counted_before_they_leave():
     with pytest.raises(
-        StageError, match=r"images whose tokens were not counted.*add DecodeImages and ExpandVisualTokens"
+        StageError, match=r"images whose tokens were not counted.*add MeasureImages and ExpandVisualTokens"
     ):
         ready(pipeline()[:3])
     with pytest.raises(StageError, match="images whose tokens were not counted"):
@@ -79,7 +79,7 @@ class Brightness:
 def test_another_family(family):
     """A fixed number of tokens an image, without M-RoPE: no token types, no positions."""
     stages = [
-        DecodeImages(),
+        MeasureImages(),
         ChatTemplate(processor(), template=FIXED, template_kwargs={"mark": "<image>"}),
         Tokenize(processor(), max_length=100),
         ExpandVisualTokens(processor().tokenizer, family=pickle.loads(pickle.dumps(family))),

@@ -39,7 +39,7 @@ def pipeline(dataset, *more, family: str = "qwen3_vl", **source) -> odb.Pipeline
     model = processor(family)
     return odb.Pipeline(
         odb.FromDataset(dataset, **source),
-        stages.DecodeImages(),
+        stages.MeasureImages(),
         *more,
         stages.ChatTemplate(model),
         stages.Tokenize(model),

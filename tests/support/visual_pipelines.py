@@ -6,8 +6,8 @@ from odb_stream.prepare.records import Lane, Prepare
 from odb_stream.sample import PreparedSample, Record, SampleRef
 from odb_stream.stages import (
     ChatTemplate,
-    DecodeImages,
     ExpandVisualTokens,
+    MeasureImages,
     PlannedImage,
     Tokenize,
 )
@@ -43,7 +43,7 @@ FILES = [image_file(60, 40), image_file(90, 90), image_file(30, 120), image_file
 
 def pipeline(family: str = "qwen2_vl", **settings: object) -> list:
     made = processor(family)
-    return [DecodeImages(), ChatTemplate(made), Tokenize(made, **settings), ExpandVisualTokens(made)]
+    return [MeasureImages(), ChatTemplate(made), Tokenize(made, **settings), ExpandVisualTokens(made)]
 
 
 def expanded(*files: bytes, chat=None, family: str = "qwen2_vl", **settings: object):

@@ -167,7 +167,7 @@ def test_a_family_of_fixed_tokens_flows_through_too():
     family = stages.FixedTokens(6, (32, 32), image_token="<|image_pad|>", block=("<|vision_start|>", "<|vision_end|>"))
     source = odb.Pipeline(
         odb.FromDataset(Chats(20)),
-        stages.DecodeImages(),
+        stages.MeasureImages(),
         stages.ChatTemplate(model),
         stages.Tokenize(model),
         stages.ExpandVisualTokens(model, family=family),

@@ -102,7 +102,7 @@ def pipeline(dataset: Photographs, *early: Any) -> odb.Pipeline:
     loaded = processor()
     return odb.Pipeline(
         odb.FromDataset(dataset),
-        stages.DecodeImages(),
+        stages.MeasureImages(),
         *early,
         stages.ChatTemplate(loaded),
         stages.Tokenize(loaded),

@@ -32,7 +32,7 @@ class ChatTemplate:
       ordinary text, so no content can open or close a turn or stand for an image.
 
     Image parts reach the template as ``{"type": "image"}`` and need their measured images in ``images``, from
-    DecodeImages. The template decides what stands for an image.
+    MeasureImages. The template decides what stands for an image.
 
     Supervised is what the template encloses in generation marks (``{% generation %}``). Without marks a turn's span
     begins where the generation prompt before it ends, and ends with the terminator that the template writes after an
@@ -147,7 +147,7 @@ def _require_images(images: Any, parts: int) -> None:
     if not measured or len(images) != parts:
         there = f"{len(images)} measured images" if measured else "images that are not measured"
         raise BadChat(
-            f"the number of image parts is {parts}, but the sample holds {there}: put DecodeImages before "
+            f"the number of image parts is {parts}, but the sample holds {there}: put MeasureImages before "
             "ChatTemplate, or take the image parts and the field 'images' out"
         )
 

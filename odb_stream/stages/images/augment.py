@@ -31,7 +31,7 @@ class _Transform:
         done: list[PlannedImage] = []
         for number, image in enumerate(sample.get("images") or []):
             if not isinstance(image, PlannedImage):
-                raise StageError(f"{name}, {sample.where}: the images are not measured yet: put DecodeImages before it")
+                raise StageError(f"{name}, {sample.where}: the images are not measured yet: put MeasureImages first")
             if image.grid is not None:
                 raise StageError(f"{name}, {sample.where}: the tokens are counted already: put ExpandVisualTokens last")
             draws = generator(sample, f"{name}/{sample.stage}/{number}")

@@ -1,4 +1,4 @@
-"""DecodeImages: binds the image parts of a chat to image files and measures them; decoding itself comes last."""
+"""MeasureImages: binds the image parts of a chat to image files and measures those; decoding comes last."""
 
 import re
 from collections.abc import Mapping
@@ -47,11 +47,11 @@ class _Unbound(Exception):
 
 
 @dataclass(frozen=True)
-class DecodeImages:
+class MeasureImages:
     """Find the image file of every image part and measure it from its header.
 
-    Despite its name it decodes nothing: the pixels are made when a step is planned, just before the batch. Reads
-    ``messages`` and the image members of the key, and replaces the members by ``images``, one
+    No pixel is decoded here: that happens when a step is planned, just before the batch. Reads ``messages`` and the
+    image members of the key, and replaces the members by ``images``, one
     :class:`~odb_stream.stages.images.files.PlannedImage` for each image part, in the order of the parts.
 
     A part ``{"type": "image", "image": "0.jpg"}`` takes the member of that extension, as often as it is named. A part
@@ -78,7 +78,7 @@ class DecodeImages:
         try:
             parts = image_parts(sample["messages"]) if "messages" in sample else None
         except BadChat as error:
-            raise StageError(f"DecodeImages, {sample.where}: {error}") from error
+            raise StageError(f"MeasureImages, {sample.where}: {error}") from error
         given = _given(sample)
         members = sorted((name for name, value in sample.items() if _is_image_member(name, value)), key=_natural)
         try:
@@ -99,8 +99,8 @@ class DecodeImages:
             data = to_png(value) if isinstance(value, Image.Image) else value
             if not isinstance(data, bytes):
                 raise StageError(
-                    f"DecodeImages, {sample.where}: the image {name} is {type(data).__name__}: give the file as bytes, "
-                    "or a Pillow image"
+                    f"MeasureImages, {sample.where}: the image {name} is {type(data).__name__}: give the file as "
+                    "bytes, or a Pillow image"
                 )
             return PlannedImage(name, data, measure(data, pixel_limit=self.pixel_limit))
         except BadImage as bad:
@@ -115,8 +115,8 @@ def _given(sample: Sample) -> list[tuple[str, Any]]:
     if not isinstance(images, list | tuple) or any(isinstance(image, PlannedImage) for image in images):
         what = "already measured" if isinstance(images, list | tuple) else f"{type(images).__name__}, not a list"
         raise StageError(
-            f"DecodeImages, {sample.where}: the field 'images' is {what}: give a list of files as bytes or of Pillow "
-            "images, to one DecodeImages"
+            f"MeasureImages, {sample.where}: the field 'images' is {what}: give a list of files as bytes or of Pillow "
+            "images, to one MeasureImages"
         )
     return [(f"images[{number}]", image) for number, image in enumerate(images)]
 

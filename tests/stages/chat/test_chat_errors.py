@@ -32,7 +32,7 @@ SHAPES = [
     ([{"role": "user", "content": [{"type": "text"}]}, ANSWER], "part 0 of turn 0 .* 'text' is not a string"),
     (
         [{"role": "user", "content": [{"type": "image"}]}, ANSWER],
-        "image parts is 1, but the sample holds 0 measured images: put DecodeImages before",
+        "image parts is 1, but the sample holds 0 measured images: put MeasureImages before",
     ),
     (
         [{"role": "user", "content": [{"type": "audio"}]}, ANSWER],

@@ -24,7 +24,7 @@ from vision_support import (
 
 from odb_stream.errors import StageError
 from odb_stream.sample import IGNORED_LABEL
-from odb_stream.stages import ChatTemplate, DecodeImages, Tokenize
+from odb_stream.stages import ChatTemplate, MeasureImages, Tokenize
 from odb_stream.stages.chat.messages import plain_messages, texts_of
 
 FILE = image_file()
@@ -44,7 +44,7 @@ def stages_of(family: str) -> tuple[ChatTemplate, Tokenize]:
 
 def rendered(messages, stage: ChatTemplate, **fields):
     start = sample(messages=messages, **members(*[FILE] * image_parts_of(messages)), **fields)
-    return through([DecodeImages(), stage], start)
+    return through([MeasureImages(), stage], start)
 
 
 def plain_chat(messages):
@@ -238,7 +238,7 @@ def test_a_template_that_takes_no_strings():
 
 def test_measured_images_must_belong_to_the_parts():
     stage = ChatTemplate(processor())
-    with pytest.raises(StageError, match="image parts is 1, but the sample holds 0 measured images: put DecodeImages"):
+    with pytest.raises(StageError, match="image parts is 1, but the sample holds 0 measured images: put MeasureImages"):
         stage(sample(messages=CHATS["before"]))
     with pytest.raises(StageError, match="image parts is 1, but the sample holds images that are not measured"):
         stage(sample(messages=CHATS["before"], images=[FILE]))
@@ -260,7 +260,7 @@ def test_plain_messages_keep_strings_where_there_are_no_images():
 
 
 def test_the_cut_waits_for_the_true_length():
-    stages = [DecodeImages(), ChatTemplate(processor()), Tokenize(processor(), max_length=9, truncate="left")]
+    stages = [MeasureImages(), ChatTemplate(processor()), Tokenize(processor(), max_length=9, truncate="left")]
     long = [turn("user", "the picture " * 20), turn("assistant", "a cat and a dog")]
     out = through(stages, sample(messages=long))
     assert (len(out["input_ids"]), "deferred_cut" in out) == (9, False)

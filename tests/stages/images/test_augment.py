@@ -14,8 +14,8 @@ from odb_stream.errors import ConfigError, StageError
 from odb_stream.sample import Drop, Op
 from odb_stream.stages import (
     ColorJitter,
-    DecodeImages,
     ImageTransform,
+    MeasureImages,
     PixelTransform,
     PlannedImage,
     RandomCrop,
@@ -154,7 +154,7 @@ def bordered() -> Image.Image:
 
 def test_a_transform_that_must_see_the_pixels_decodes_early():
     start = sample(messages=[{"role": "user", "content": [{"type": "image"}]}], **{"0.png": encoded(bordered())})
-    out = through([DecodeImages(), RandomFlip(1.0), Trim(), RandomResize(scale=(2, 2))], start)["images"][0]
+    out = through([MeasureImages(), RandomFlip(1.0), Trim(), RandomResize(scale=(2, 2))], start)["images"][0]
     assert out.size == (20, 16)
     assert out.ops == (Op(3, (20.0, 16.0)),)
     assert out.decoded().size == (20, 16)
@@ -185,7 +185,7 @@ def test_a_broken_image_is_dropped_by_an_early_decode():
 @pytest.mark.parametrize("stage", [RandomFlip(), Trim()])
 def test_the_order_of_stages(stage):
     name = type(stage).__name__
-    with pytest.raises(StageError, match=f"{name}, {PLACE}: the images are not measured yet: put DecodeImages before"):
+    with pytest.raises(StageError, match=f"{name}, {PLACE}: the images are not measured yet: put MeasureImages first"):
         stage(sample(images=[image_file()]))
     counted = PlannedImage("0.png", b"", (1, 1), grid=(1, 2, 2), features=1)
     with pytest.raises(StageError, match=f"{name}, {PLACE}: the tokens are counted already"):

@@ -1,4 +1,4 @@
-"""DecodeImages: which file belongs to which part of a chat, and what is measured."""
+"""MeasureImages: which file belongs to which part of a chat, and what is measured."""
 
 import io
 import pickle
@@ -8,9 +8,10 @@ import pytest
 from PIL import Image
 from vision_support import PLACE, encoded, image_file, members, picture, sample, turn
 
+from odb_stream import stages
 from odb_stream.errors import ConfigError, StageError
 from odb_stream.sample import Drop
-from odb_stream.stages import DecodeImages
+from odb_stream.stages import MeasureImages
 
 A, B, C = (image_file(10 + number, 20, seed=number) for number in range(3))
 ANSWER = {"role": "assistant", "content": "a"}
@@ -21,7 +22,7 @@ def names(out) -> list[str]:
 
 
 def dropped(*turns, reason: str, **fields) -> str:
-    out = DecodeImages()(sample(messages=[*turns, ANSWER], **fields))
+    out = MeasureImages()(sample(messages=[*turns, ANSWER], **fields))
     assert isinstance(out, Drop), out
     assert out.reason == reason
     assert out.detail.startswith("train-3.tar, key '00042' (sample 7, byte offset 1536): ")
@@ -29,7 +30,7 @@ def dropped(*turns, reason: str, **fields) -> str:
 
 
 def test_parts_take_the_images_in_order():
-    out = DecodeImages()(
+    out = MeasureImages()(
         sample(messages=[turn("user", None, "and", None), ANSWER, turn("user", None)], **members(A, B, C))
     )
     assert names(out) == ["0.png", "1.png", "2.png"]
@@ -42,32 +43,32 @@ def test_parts_take_the_images_in_order():
 
 def test_the_order_is_that_of_numbers():
     files = {f"{number}.png": A for number in (10, 9, 2, 1)} | {"left.b.png": B, "left.a.png": B}
-    out = DecodeImages()(sample(messages=[turn("user", *[None] * 6)], **files))
+    out = MeasureImages()(sample(messages=[turn("user", *[None] * 6)], **files))
     assert names(out) == ["1.png", "2.png", "9.png", "10.png", "left.a.png", "left.b.png"]
 
 
 def test_named_parts_take_their_member_and_leave_the_others():
     chat = [turn("user", ("1.png",), "x", None, ("1.png",), None)]
-    out = DecodeImages()(sample(messages=chat, **members(A, B, C)))
+    out = MeasureImages()(sample(messages=chat, **members(A, B, C)))
     assert names(out) == ["1.png", "0.png", "1.png", "2.png"]
 
 
 def test_a_named_member_may_have_any_name():
-    out = DecodeImages()(sample(messages=[turn("user", ("scan.bin",))], **{"scan.bin": A, "notes.bin": b"x"}))
+    out = MeasureImages()(sample(messages=[turn("user", ("scan.bin",))], **{"scan.bin": A, "notes.bin": b"x"}))
     assert names(out) == ["scan.bin"]
     assert out["notes.bin"] == b"x"
 
 
 @pytest.mark.parametrize("name", ["0.jpg", "JPG", "0.a.JPeG", "x.webp"])
 def test_the_content_decides_not_the_extension(name):
-    out = DecodeImages()(sample(messages=[turn("user", None)], **{name: A}))
+    out = MeasureImages()(sample(messages=[turn("user", None)], **{name: A}))
     assert out["images"][0].size == (10, 20)
 
 
 def test_a_chat_without_images_passes():
-    out = DecodeImages()(sample(messages=[turn("user", "a"), ANSWER], images=[], cls=b"3"))
+    out = MeasureImages()(sample(messages=[turn("user", "a"), ANSWER], images=[], cls=b"3"))
     assert set(out) == {"messages", "cls"}
-    assert set(DecodeImages()(sample(text="<|image_pad|>"))) == {"text"}
+    assert set(MeasureImages()(sample(text="<|image_pad|>"))) == {"text"}
 
 
 def test_a_missing_image():
@@ -86,7 +87,7 @@ def test_a_surplus_image():
     assert dropped(turn("user", ("0.png",)), reason="image_surplus", **members(A, B)).endswith(
         "takes 1.png; image parts there: 1"
     )
-    out = DecodeImages()(sample(text="<image>", **members(A)))
+    out = MeasureImages()(sample(text="<image>", **members(A)))
     assert isinstance(out, Drop)
     assert out.reason == "image_surplus"
 
@@ -101,7 +102,7 @@ def test_a_surplus_image():
     ],
 )
 def test_bad_images_are_drops_that_name_the_member(data, reason):
-    out = DecodeImages(pixel_limit=1_000_000)(sample(messages=[turn("user", None, None)], **members(A, data)))
+    out = MeasureImages(pixel_limit=1_000_000)(sample(messages=[turn("user", None, None)], **members(A, data)))
     assert isinstance(out, Drop)
     assert out.reason == reason
     assert ": image 1.png: " in out.detail
@@ -110,8 +111,8 @@ def test_bad_images_are_drops_that_name_the_member(data, reason):
 @pytest.mark.parametrize("kind", ["video", "video_url"])
 def test_video_is_refused_by_name(kind):
     chat = [{"role": "user", "content": [{"type": kind}]}, ANSWER]
-    with pytest.raises(StageError, match=f"DecodeImages, {PLACE}: part 0 .*'{kind}': video is not supported"):
-        DecodeImages()(sample(messages=chat))
+    with pytest.raises(StageError, match=f"MeasureImages, {PLACE}: part 0 .*'{kind}': video is not supported"):
+        MeasureImages()(sample(messages=chat))
 
 
 @pytest.mark.parametrize(
@@ -127,14 +128,14 @@ def test_video_is_refused_by_name(kind):
 )
 def test_chats_of_the_wrong_shape(chat, words):
     with pytest.raises(StageError, match=words):
-        DecodeImages()(sample(messages=chat))
+        MeasureImages()(sample(messages=chat))
 
 
 def test_the_images_of_a_dataset():
     """Files, Pillow images, and Hugging Face's undecoded images."""
     image = picture(9, 8)
     chat = [turn("user", None, None, None), ANSWER]
-    out = DecodeImages()(sample(messages=chat, images=[A, image, {"bytes": B, "path": None}]))
+    out = MeasureImages()(sample(messages=chat, images=[A, image, {"bytes": B, "path": None}]))
     assert names(out) == ["images[0]", "images[1]", "images[2]"]
     assert [image.size for image in out["images"]] == [(10, 20), (9, 8), (11, 20)]
     assert np.array_equal(out["images"][1].decoded(), image)
@@ -142,13 +143,13 @@ def test_the_images_of_a_dataset():
 
 
 def test_a_column_of_a_dataset_can_be_named():
-    out = DecodeImages()(sample(messages=[turn("user", ("photo",))], photo=picture(9, 8)))
+    out = MeasureImages()(sample(messages=[turn("user", ("photo",))], photo=picture(9, 8)))
     assert names(out) == ["photo"]
     assert "photo" not in out
 
 
 def test_items_without_messages_keep_their_images_in_order():
-    out = DecodeImages()(sample(input_ids=[1, 2], images=[A, B]))
+    out = MeasureImages()(sample(input_ids=[1, 2], images=[A, B]))
     assert names(out) == ["images[0]", "images[1]"]
 
 
@@ -175,21 +176,28 @@ def test_a_broken_image_in_memory():
     ],
 )
 def test_images_of_another_type(images, words):
-    with pytest.raises(StageError, match=f"DecodeImages, {PLACE}: {words}"):
-        DecodeImages()(sample(messages=[turn("user", None)], images=images))
+    with pytest.raises(StageError, match=f"MeasureImages, {PLACE}: {words}"):
+        MeasureImages()(sample(messages=[turn("user", None)], images=images))
 
 
 def test_twice_is_once_too_often():
-    out = DecodeImages()(sample(messages=[turn("user", None)], **members(A)))
+    out = MeasureImages()(sample(messages=[turn("user", None)], **members(A)))
     with pytest.raises(StageError, match="the field 'images' is already measured"):
-        DecodeImages()(out)
+        MeasureImages()(out)
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True])
 def test_bad_settings(limit):
     with pytest.raises(ConfigError, match="pixel_limit"):
-        DecodeImages(pixel_limit=limit)
+        MeasureImages(pixel_limit=limit)
+
+
+def test_the_old_name_warns_and_is_the_same_stage():
+    with pytest.warns(DeprecationWarning, match=r"odb_stream\.stages\.MeasureImages"):
+        old = stages.DecodeImages
+    assert old(pixel_limit=5) == MeasureImages(pixel_limit=5)
+    assert not hasattr(stages, "Nothing")
 
 
 def test_it_travels_to_workers():
-    assert pickle.loads(pickle.dumps(DecodeImages(pixel_limit=5))) == DecodeImages(pixel_limit=5)
+    assert pickle.loads(pickle.dumps(MeasureImages(pixel_limit=5))) == MeasureImages(pixel_limit=5)
