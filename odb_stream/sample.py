@@ -1,6 +1,6 @@
 """What flows: a Record as read, a Sample inside the stages, a PreparedSample after them; and the StepInfo of a step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -29,6 +29,20 @@ class SampleRef(NamedTuple):
     shard: int
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     offset: int
+
+
+class Remaining(NamedTuple):
+    """Samples of one pass over one source that are still to be read: numbers ``start`` to ``stop`` of one shard.
+
+    ``epoch`` is the pass. The items of a dataset count as one shard, 0. It stands beside the positions because saved
+    states hold such rows, and states are below the sources.
+    """
+
+    source: int
+    epoch: int
+    shard: int
+    start: int
+    stop: int
 
 
 class Position(NamedTuple):
@@ -184,6 +198,10 @@ class Drop:
     reason: str
     detail: str = ""
     damaged: bool = False
+
+
+Stage = Callable[[Sample], Sample | Drop]
+"""One step of a pipeline, picklable. If it returns another mapping, the sample takes the fields of that mapping."""
 
 
 class Op(NamedTuple):

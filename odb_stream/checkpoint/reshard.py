@@ -9,8 +9,9 @@ from odb_stream.config import World
 from odb_stream.errors import StateError
 from odb_stream.loader.statistics import Totals
 from odb_stream.nodes.drops import DropCounts
+from odb_stream.sample import Remaining
 from odb_stream.sources.remaining import normalised, of_held
-from odb_stream.sources.source import OpenSource, Reading, Rest
+from odb_stream.sources.source import OpenSource, Reading
 
 
 def is_merged(state: Mapping[str, Any]) -> bool:
@@ -42,12 +43,12 @@ def merged_from(state: Mapping[str, Any], identity: Mapping[str, Any], source: O
 
 def reading_of(rest: str, source: OpenSource, world: World, seed: int) -> Reading:
     """One rank's share of the rest of an epoch."""
-    return source.rest(rows_from(rest), world, seed=seed)
+    return source.share_of(rows_from(rest), world, seed=seed)
 
 
-def rows_from(rest: str) -> list[Rest]:
+def rows_from(rest: str) -> list[Remaining]:
     """The rows that :func:`pack_rows` wrote."""
-    return [Rest(*row) for row in unpack_rows(rest, len(Rest._fields))]
+    return [Remaining(*row) for row in unpack_rows(rest, len(Remaining._fields))]
 
 
 def _untouched(state: Mapping[str, Any]) -> bool:
@@ -55,10 +56,10 @@ def _untouched(state: Mapping[str, Any]) -> bool:
     return state["rest"] is None and all(owner["progress"] is None for owner in state["owners"])
 
 
-def _rest_of(state: Mapping[str, Any], source: OpenSource, seed: int) -> Sequence[Rest]:
+def _rest_of(state: Mapping[str, Any], source: OpenSource, seed: int) -> Sequence[Remaining]:
     if all(owner["progress"] is None for owner in state["owners"]):
         return rows_from(state["rest"])
-    rows: list[Rest] = []
+    rows: list[Remaining] = []
     for owner in state["owners"]:
         place = saved_step(owner["progress"]).begin()
         world = World(owner["rank"], state["world_size"])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from odb_stream.errors import OdbStreamError
 from odb_stream.prepare.chunk import PreparedChunk
-from odb_stream.prepare.records import Prepare
+from odb_stream.prepare.records import Prepare, prepare_for
 from odb_stream.sample import Drop, PreparedSample, Record, Sample
 from odb_stream.sources.pipeline import Pipeline
 
@@ -100,7 +100,7 @@ class TimedPrepare(Prepare):
     @classmethod
     def of(cls, pipeline: Pipeline, seed: int) -> "TimedPrepare":
         """The twin of what the workers of a pipeline run."""
-        return cls(pipeline.lanes, seed)
+        return cls(prepare_for(pipeline, seed).lanes, seed)
 
     def record(self, record: Record) -> PreparedSample | Drop:
         """Prepare one record, timed."""

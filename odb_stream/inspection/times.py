@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from odb_stream.inspection.collect import Collected
 from odb_stream.inspection.timed import NOTHING, OPENER, WHOLE, Spent, TimedPrepare
-from odb_stream.prepare.records import Lane, stage_name
+from odb_stream.prepare.records import Lane, prepare_for, stage_name
 from odb_stream.sample import Drop, PreparedSample
 from odb_stream.sources.pipeline import Pipeline
 
@@ -56,7 +56,8 @@ def stage_times(pipeline: Pipeline, collected: Collected, decoding: DecodeTime |
     """The time of each part of a sample's way, in its order; one source after another."""
     rows = [("read", "", Spent(collected.records, collected.read_seconds))]
     several = len(collected.names) > 1
-    for number, (name, lane) in enumerate(zip(collected.names, pipeline.lanes, strict=True)):
+    lanes = prepare_for(pipeline, 0).lanes
+    for number, (name, lane) in enumerate(zip(collected.names, lanes, strict=True)):
         rows += [(stage, name if several else "", spent) for stage, spent in _lane_times(number, lane, collected)]
     if decoding is not None:
         seconds = decoding.milliseconds_an_image * len(collected.files) / 1000

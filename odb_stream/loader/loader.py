@@ -28,6 +28,7 @@ from odb_stream.loader.context import Shop
 from odb_stream.loader.epoch import Epoch, Stream
 from odb_stream.loader.startup import agree, connect, current_world, dummy_image, leave, plan_in_words, total_samples
 from odb_stream.nodes.collate import Batch
+from odb_stream.prepare.records import prepare_for
 from odb_stream.shards.quarantine import Quarantine
 from odb_stream.sources.pipeline import Pipeline
 from odb_stream.sources.source import Segment
@@ -143,7 +144,7 @@ class Loader:
             logger.info("%s", plan_in_words(self._world, first.plan))
             self._samples = total_samples(first.samples, self._transport)
             dummy = dummy_image(pipeline, settings.mixed_modality, self._world.size)
-            pool = WorkerPool(pipeline.prepare(seed), workers)
+            pool = WorkerPool(prepare_for(pipeline, seed), workers)
         except BaseException:
             self._finalizer()
             raise

@@ -10,11 +10,20 @@ import numpy as np
 from odb_stream.errors import OdbStreamError, StageError
 from odb_stream.prepare.chunk import Outcome, PreparedChunk
 from odb_stream.prepare.decoding import Decoded, decode_images
-from odb_stream.sample import IGNORED_LABEL, Drop, FloatArray, IntArray, PreparedImage, PreparedSample, Record, Sample
+from odb_stream.sample import (
+    IGNORED_LABEL,
+    Drop,
+    FloatArray,
+    IntArray,
+    PreparedImage,
+    PreparedSample,
+    Record,
+    Sample,
+    Stage,
+)
+from odb_stream.sources.mix import Mix
+from odb_stream.sources.pipeline import Pipeline
 from odb_stream.stages.images.files import PlannedImage
-
-Stage = Callable[[Sample], Mapping[str, Any] | Drop]
-"""Any picklable callable; a returned mapping becomes the same sample with those fields."""
 
 INT32 = np.iinfo(np.int32)
 
@@ -100,6 +109,16 @@ class Prepare:
             raise
         except Exception as error:  # a user's transform may raise anything
             raise StageError(f"an image transform raised {type(error).__name__}: {error}, on decoding") from error
+
+
+def prepare_for(pipeline: Pipeline, seed: int) -> Prepare:
+    """What the workers of a pipeline run: one lane for each source of a mix, or the only one."""
+    source = pipeline.source
+    if not isinstance(source, Mix):
+        return Prepare((Lane(source.opener(), pipeline.stages),), seed)
+    parts = source.pipelines
+    # The stages of a mix's own pipeline follow those of each source, so each lane is complete by itself.
+    return Prepare(tuple(Lane(one.source.opener(), (*one.stages, *pipeline.stages)) for one in parts), seed)
 
 
 def stage_name(stage: object) -> str:

@@ -15,10 +15,11 @@ What is still to come of an epoch is cut the same way, by the samples that are l
 from collections.abc import Callable, Sequence
 
 from odb_stream.config import World
+from odb_stream.sample import Remaining
 from odb_stream.seeds import SHARD_ORDER, of_source, permutation
 from odb_stream.shards.ranges import count, cut
 from odb_stream.sources.remaining import by_shard, samples_in
-from odb_stream.sources.source import Rest, Segment
+from odb_stream.sources.source import Segment
 
 
 def shard_order(shards: int, *, seed: int, epoch: int, shuffle: bool, source: int = 0) -> list[int]:
@@ -68,9 +69,9 @@ def _bounds(samples: int, world: World) -> tuple[int, int]:
     return samples * world.rank // world.size, samples * (world.rank + 1) // world.size
 
 
-def assign_rest(
+def assign_remaining(
     addresses: Sequence[str],
-    rest: Sequence[Rest],
+    rows: Sequence[Remaining],
     world: World,
     *,
     order_of: Callable[[int], Sequence[int]],
@@ -80,18 +81,18 @@ def assign_rest(
 
     ``order_of`` gives the order of the shards in a pass; the odd samples fall to the ranks from number ``turn`` on.
     """
-    each, odd = divmod(samples_in(rest), world.size)
+    each, odd = divmod(samples_in(rows), world.size)
     place = (world.rank - turn) % world.size
     first = place * each + min(place, odd)
     last = first + each + (place < odd)
-    places = {epoch: _places(order_of(epoch)) for epoch in {row.epoch for row in rest}}
+    places = {epoch: _places(order_of(epoch)) for epoch in {row.epoch for row in rows}}
     segments = []
     begin = 0
-    for epoch, shard, spans in sorted(by_shard(rest), key=lambda one: (one[0], places[one[0]][one[1]])):
+    for epoch, shard, spans in sorted(by_shard(rows), key=lambda one: (one[0], places[one[0]][one[1]])):
         samples = count(spans)
         if own := cut(spans, first - begin, last - begin):
             start, stop = own[0][0], own[-1][1]
-            source = rest[0].source
+            source = rows[0].source
             segments.append(
                 Segment(shard, addresses[shard], start=start, stop=stop, keep=own, source=source, epoch=epoch)
             )

@@ -10,11 +10,10 @@ import numpy.typing as npt
 
 from odb_stream.config import World
 from odb_stream.errors import ConfigError, ShardError, StageError, StateError
-from odb_stream.sample import START, Position, ReadingPosition, Record, SampleRef, in_one_source
+from odb_stream.sample import START, Position, ReadingPosition, Record, Remaining, SampleRef, in_one_source
 from odb_stream.seeds import DATASET_ORDER, of_source, permutation
-from odb_stream.sources.remaining import items_in, of_items
-from odb_stream.sources.remaining import of_source as rows_of_source
-from odb_stream.sources.source import Opener, Rest, Segment
+from odb_stream.sources.remaining import items_in, of_items, only_of_source
+from odb_stream.sources.source import Opener, Segment
 
 _CHUNK = 4096
 
@@ -69,8 +68,8 @@ class FromDataset:
             describe(self.dataset), own, epochs, length, world.rank, source=source, sharded=self.sharded
         )
 
-    def rest(
-        self, rest: Sequence[Rest], world: World, *, seed: int, source: int = 0, turn: int = 0
+    def share_of(
+        self, rows: Sequence[Remaining], world: World, *, seed: int, source: int = 0, turn: int = 0
     ) -> "DatasetReading":
         """One rank's share of what is still to come; see :class:`odb_stream.sources.source.OpenSource`.
 
@@ -79,7 +78,7 @@ class FromDataset:
         name, length = describe(self.dataset), _length(self.dataset)
         if self.sharded:
             raise each_its_own(name)
-        rows = rows_of_source(rest, source)
+        rows = only_of_source(rows, source)
         for row in rows:
             if row.shard or row.stop > length:
                 raise StateError(f"{row} is none of the {length} items of {name}: give the same dataset")
@@ -135,13 +134,13 @@ class DatasetReading:
                 ref = SampleRef(self.source, self.rank, index, -1)
                 yield Record(ref, str(index), self.name, position=Position(0, ordinal, -1, 0), epoch=epoch)
 
-    def remaining(self, position: ReadingPosition) -> list[Rest]:
+    def remaining(self, position: ReadingPosition) -> list[Remaining]:
         """What comes after a position, as rows of shard 0. Raises StateError where each rank has its own data."""
         if self.sharded:
             raise each_its_own(self.name)
         first = self._read_before(position)
         items, epochs = self.order[first:], self.epochs[first:]
-        rows: list[Rest] = []
+        rows: list[Remaining] = []
         for epoch in np.unique(epochs).tolist():
             rows += of_items(self.source, epoch, items[epochs == epoch])
         return rows

@@ -1,16 +1,12 @@
 """Pipeline: a source and the stages that its samples pass, as one picklable declaration."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from odb_stream.errors import ConfigError
-from odb_stream.prepare.records import Lane, Prepare
-from odb_stream.sample import Drop, Sample
+from odb_stream.sample import Stage
 from odb_stream.sources.mix import Mix
 from odb_stream.sources.source import Source
-
-Stage = Callable[[Sample], Sample | Drop]
 
 
 @dataclass(frozen=True, init=False)
@@ -45,19 +41,8 @@ class Pipeline:
         object.__setattr__(self, "stages", tuple(stages))
 
     @property
-    def lanes(self) -> tuple[Lane, ...]:
-        """How samples are prepared: one lane for each source of a mix, or the only one."""
-        if not isinstance(self.source, Mix):
-            return (Lane(self.source.opener(), self.stages),)
-        return tuple(Lane(one.source.opener(), (*one.stages, *self.stages)) for one in self.source.pipelines)
-
-    @property
     def all_stages(self) -> tuple[Stage, ...]:
         """The stages of all sources: those of each source of a mix, one source after another, then the common ones."""
         if not isinstance(self.source, Mix):
             return self.stages
         return (*(stage for one in self.source.pipelines for stage in one.stages), *self.stages)
-
-    def prepare(self, seed: int) -> Prepare:
-        """What the workers run."""
-        return Prepare(self.lanes, seed)

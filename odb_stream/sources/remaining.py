@@ -7,27 +7,28 @@ import numpy as np
 import numpy.typing as npt
 
 from odb_stream.errors import StateError
-from odb_stream.sample import SampleRef
+from odb_stream.sample import Remaining, SampleRef
 from odb_stream.shards.ranges import Spans
-from odb_stream.sources.source import Rest
 
 
-def of_held(held: Iterable[tuple[SampleRef, int]]) -> list[Rest]:
+def of_held(held: Iterable[tuple[SampleRef, int]]) -> list[Remaining]:
     """Samples that were read and not emitted, with their epochs, as rows of one sample each.
 
     The owner rank in the reference of a dataset's item is left out: whoever reads it next owns it.
     """
-    return [
-        Rest(ref.source, epoch, 0 if ref.offset < 0 else ref.shard, ref.index, ref.index + 1) for ref, epoch in held
-    ]
+    rows = []
+    for ref, epoch in held:
+        shard = 0 if ref.offset < 0 else ref.shard
+        rows.append(Remaining(ref.source, epoch, shard, ref.index, ref.index + 1))
+    return rows
 
 
-def of_spans(source: int, epoch: int, shard: int, spans: Spans) -> list[Rest]:
+def of_spans(source: int, epoch: int, shard: int, spans: Spans) -> list[Remaining]:
     """The rows of these samples of one shard."""
-    return [Rest(source, epoch, shard, start, stop) for start, stop in spans]
+    return [Remaining(source, epoch, shard, start, stop) for start, stop in spans]
 
 
-def of_items(source: int, epoch: int, items: npt.NDArray[np.intp]) -> list[Rest]:
+def of_items(source: int, epoch: int, items: npt.NDArray[np.intp]) -> list[Remaining]:
     """The rows of these items of a dataset, shape (items,), in any order."""
     if not len(items):
         return []
@@ -37,7 +38,7 @@ def of_items(source: int, epoch: int, items: npt.NDArray[np.intp]) -> list[Rest]
     return of_spans(source, epoch, 0, tuple(zip(starts.tolist(), stops.tolist(), strict=True)))
 
 
-def items_in(rows: Sequence[Rest]) -> npt.NDArray[np.intp]:
+def items_in(rows: Sequence[Remaining]) -> npt.NDArray[np.intp]:
     """The items of rows, one row after another, shape (items,)."""
     starts = np.array([row.start for row in rows], dtype=np.intp)
     lengths = np.array([row.stop - row.start for row in rows], dtype=np.intp)
@@ -45,12 +46,12 @@ def items_in(rows: Sequence[Rest]) -> npt.NDArray[np.intp]:
     return np.repeat(starts - before, lengths) + np.arange(lengths.sum())
 
 
-def normalised(rows: Iterable[Rest]) -> tuple[Rest, ...]:
+def normalised(rows: Iterable[Remaining]) -> tuple[Remaining, ...]:
     """The rows sorted by source, epoch, shard and number, with neighbours joined.
 
     Raises StateError for a row without a sample, and for a sample in two rows.
     """
-    joined: list[Rest] = []
+    joined: list[Remaining] = []
     for row in sorted(rows):
         if min(row) < 0 or row.start >= row.stop:
             raise StateError(f"{row} holds no sample: give the rows as they were made")
@@ -58,7 +59,7 @@ def normalised(rows: Iterable[Rest]) -> tuple[Rest, ...]:
         if last is None or last[:3] != row[:3] or last.stop < row.start:
             joined.append(row)
         elif last.stop == row.start:
-            joined[-1] = Rest(*last[:4], row.stop)
+            joined[-1] = Remaining(*last[:4], row.stop)
         else:
             raise StateError(
                 f"sample {row.start} of shard {row.shard} (source {row.source}, pass {row.epoch}) is still to come "
@@ -67,7 +68,7 @@ def normalised(rows: Iterable[Rest]) -> tuple[Rest, ...]:
     return tuple(joined)
 
 
-def of_source(rows: Iterable[Rest], source: int) -> tuple[Rest, ...]:
+def only_of_source(rows: Iterable[Remaining], source: int) -> tuple[Remaining, ...]:
     """The rows, normalised, which must all be of this source. Raises StateError."""
     ordered = normalised(rows)
     for row in ordered:
@@ -76,12 +77,12 @@ def of_source(rows: Iterable[Rest], source: int) -> tuple[Rest, ...]:
     return ordered
 
 
-def samples_in(rows: Iterable[Rest]) -> int:
+def samples_in(rows: Iterable[Remaining]) -> int:
     """How many samples there are in rows that do not overlap."""
     return sum(row.stop - row.start for row in rows)
 
 
-def by_shard(rows: Sequence[Rest]) -> list[tuple[int, int, Spans]]:
+def by_shard(rows: Sequence[Remaining]) -> list[tuple[int, int, Spans]]:
     """Epoch, shard and spans of normalised rows of one source, one entry for each shard of each epoch."""
     return [
         (epoch, shard, tuple((row.start, row.stop) for row in group))

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from odb_stream import storage
 from odb_stream.errors import ShardError, StateError
-from odb_stream.sample import START, Position, ReadingPosition, Record, SampleRef, in_one_source
+from odb_stream.sample import START, Position, ReadingPosition, Record, Remaining, SampleRef, in_one_source
 from odb_stream.seeds import BLOCK_ORDER, of_source, permutation
 from odb_stream.shards.coalescing import read_spans, spans_together
 from odb_stream.shards.index import ShardIndex, checksum, read_index, stale
@@ -20,7 +20,7 @@ from odb_stream.shards.tar import read_samples
 from odb_stream.shards.tar.faults import Fault
 from odb_stream.shards.tar.grouping import Item, LostSample, TarSample
 from odb_stream.sources.remaining import of_spans
-from odb_stream.sources.source import Rest, Segment
+from odb_stream.sources.source import Segment
 from odb_stream.storage.options import DEFAULT, Storage
 
 SHUFFLE_BLOCK = 256
@@ -92,11 +92,11 @@ class ShardReading:
         for number in range(place.segment, len(self.plan)):
             yield from self._segment_records(number, place if number == place.segment else START)
 
-    def remaining(self, position: ReadingPosition) -> list[Rest]:
+    def remaining(self, position: ReadingPosition) -> list[Remaining]:
         """What comes after a position, as rows. Raises StateError without an index beside every shard."""
         self.indexes.require(self.addresses)
         place = self._place(position)
-        rows: list[Rest] = []
+        rows: list[Remaining] = []
         for number, segment in enumerate(self.plan[place.segment :], start=place.segment):
             spans = segment.spans(0)
             if number == place.segment and place.place:

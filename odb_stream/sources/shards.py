@@ -10,12 +10,13 @@ from typing import Literal, get_args
 from odb_stream import storage
 from odb_stream.config import World, require_choice
 from odb_stream.errors import StateError
+from odb_stream.sample import Remaining
 from odb_stream.shards.index import read_counts
 from odb_stream.shards.members import open_members, open_or_drop
-from odb_stream.sources.assignment import assign, assign_rest, shard_order
-from odb_stream.sources.remaining import of_source
+from odb_stream.sources.assignment import assign, assign_remaining, shard_order
+from odb_stream.sources.remaining import only_of_source
 from odb_stream.sources.shard_reading import Indexes, ShardReading, empty
-from odb_stream.sources.source import Opener, Rest, Segment
+from odb_stream.sources.source import Opener, Segment
 from odb_stream.storage.options import DEFAULT, Storage
 
 OnDamage = Literal["error", "drop"]
@@ -122,18 +123,20 @@ class OpenShards:
         )
         return self._read(plan, seed, indexes)
 
-    def rest(self, rest: Sequence[Rest], world: World, *, seed: int, source: int = 0, turn: int = 0) -> ShardReading:
+    def share_of(
+        self, rows: Sequence[Remaining], world: World, *, seed: int, source: int = 0, turn: int = 0
+    ) -> ShardReading:
         """One rank's share of what is still to come; see :class:`odb_stream.sources.source.OpenSource`."""
         indexes = self._indexes()
         indexes.require(self.addresses)
-        rows = of_source(rest, source)
+        rows = only_of_source(rows, source)
         for row in rows:
             if row.shard >= len(self.addresses) or row.stop > (self.found[row.shard] or 0):
                 raise StateError(
                     f"{row} is none of these {len(self.addresses)} shards with {self.samples} samples: give the same "
                     "shards"
                 )
-        plan = assign_rest(
+        plan = assign_remaining(
             self.addresses, rows, world, order_of=lambda epoch: self._order(seed, epoch, source), turn=turn
         )
         return self._read(plan, seed, indexes)

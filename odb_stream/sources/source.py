@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from odb_stream.config import World
-from odb_stream.sample import START, Drop, ReadingPosition, Record, SampleRef
+from odb_stream.sample import START, Drop, ReadingPosition, Record, Remaining, SampleRef
 from odb_stream.shards.ranges import Spans
 
 Opener = Callable[[Record], Mapping[str, Any] | Drop]
@@ -37,19 +37,6 @@ class Segment:
         return self.keep if self.keep is not None else ((self.start, samples if self.stop is None else self.stop),)
 
 
-class Rest(NamedTuple):
-    """Samples of one pass over one source that are still to come: numbers ``start`` to ``stop`` of one shard.
-
-    The items of a dataset count as one shard, 0.
-    """
-
-    source: int
-    epoch: int
-    shard: int
-    start: int
-    stop: int
-
-
 class Reading(Protocol):
     """One rank's pass over a source in one epoch."""
 
@@ -70,7 +57,7 @@ class Reading(Protocol):
     def fetch_all(self, held: Sequence[tuple[SampleRef, int]]) -> list[Record]:
         """Read many records again, each a reference and its pass, in the order asked; neighbours in one go."""
 
-    def remaining(self, position: ReadingPosition) -> list[Rest]:
+    def remaining(self, position: ReadingPosition) -> list[Remaining]:
         """What this rank has still to read after a position, in rows that do not overlap.
 
         Raises StateError where that cannot be told, so that no other number of ranks can go on with it.
@@ -95,7 +82,9 @@ class OpenSource(Protocol):
     def reading(self, world: World, *, seed: int, epoch: int, source: int = 0) -> Reading:
         """One rank's pass, the ``epoch``-th; ``source`` is the number that references carry in a mix."""
 
-    def rest(self, rest: Sequence[Rest], world: World, *, seed: int, source: int = 0, turn: int = 0) -> Reading:
+    def share_of(
+        self, rows: Sequence[Remaining], world: World, *, seed: int, source: int = 0, turn: int = 0
+    ) -> Reading:
         """One rank's share of what is still to come; over all ranks each sample belongs to exactly one share.
 
         Shares differ by at most one sample; the odd ones fall to the ranks from number ``turn`` on. Raises StateError

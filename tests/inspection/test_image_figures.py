@@ -10,6 +10,7 @@ import odb_stream as odb
 from odb_stream.inspection import inspect, times
 from odb_stream.inspection.collect import MOST_DECODED, collect, held_bytes
 from odb_stream.inspection.times import DecodeTime, decode_time
+from odb_stream.prepare.records import prepare_for
 from odb_stream.sample import Drop
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "pipelines"))
@@ -26,7 +27,7 @@ def test_the_images_of_the_vision_recipe(recipe):
     from odb_stream.stages.images.files import measure
 
     found = inspect(recipe, samples=40, window=8)
-    prepare = recipe.prepare(0)
+    prepare = prepare_for(recipe, 0)
     records = list(recipe.source.open().reading(odb.World(), seed=0, epoch=0).records())[:40]
     prepared = [prepare.record(record) for record in records]
     images = [image for sample in prepared for image in sample.images]

@@ -9,6 +9,7 @@ from inspection_data import FakeClock, Work, drop_fifth, fail_at_seven, pipeline
 import odb_stream as odb
 from odb_stream.inspection import timed
 from odb_stream.inspection.timed import OPENER, WHOLE, Spent, TimedChunk, TimedPrepare
+from odb_stream.prepare.records import prepare_for
 from odb_stream.sample import PreparedSample
 from odb_stream.workers.pool import WorkerPool
 
@@ -28,7 +29,7 @@ def plain(outcome) -> object:
 def test_the_outcomes_are_those_of_prepare(stages):
     given = pipeline(some_lengths(20), *stages, shuffle=False)
     some = records(given, 20)
-    twin, real = TimedPrepare.of(given, 3).chunk(some), given.prepare(3).chunk(some)
+    twin, real = TimedPrepare.of(given, 3).chunk(some), prepare_for(given, 3).chunk(some)
     assert isinstance(twin, TimedChunk)
     assert list(map(plain, twin.outcomes(some))) == list(map(plain, real.outcomes(some)))
 

@@ -14,16 +14,15 @@ from rest_support import Identity, after, check_going_on, identities, identity
 from odb_stream import storage
 from odb_stream.config import World
 from odb_stream.errors import ShardError, StateError
-from odb_stream.sample import START, MixPosition, PartPosition, Position, SampleRef
+from odb_stream.sample import START, MixPosition, PartPosition, Position, Remaining, SampleRef
 from odb_stream.shards import coalescing as stretches
 from odb_stream.shards import salvage
 from odb_stream.shards.index import index_address
 from odb_stream.sources import shard_reading
-from odb_stream.sources.assignment import assign_rest
+from odb_stream.sources.assignment import assign_remaining
 from odb_stream.sources.dataset import FromDataset
 from odb_stream.sources.remaining import normalised, of_held
 from odb_stream.sources.shards import OpenShards, Shards
-from odb_stream.sources.source import Rest
 from odb_stream.storage.options import DEFAULT, Storage
 
 COUNTS = st.lists(st.integers(1, 11), min_size=1, max_size=4)
@@ -78,7 +77,7 @@ def test_damaged_samples_are_left_and_emitted_like_others(tmp_path: Path) -> Non
     left = normalised(
         row for reading, records in zip(old, read, strict=True) for row in reading.remaining(after(records, 3))
     )
-    records = [record for rank in range(3) for record in source.rest(left, World(rank, 3), seed=0).records()]
+    records = [record for rank in range(3) for record in source.share_of(left, World(rank, 3), seed=0).records()]
     assert Counter(map(identity, emitted + records)) == Counter(
         Identity(0, 0, shard, index) for shard in range(2) for index in range(9)
     )
@@ -92,10 +91,10 @@ def test_records_are_the_true_ones_of_their_pass(tmp_path: Path) -> None:
         for epoch in (0, 3)
         for record in source.reading(World(), seed=1, epoch=epoch).records()
     }
-    rows = [Rest(0, 3, 1, 2, 4), Rest(0, 0, 0, 1, 8), Rest(0, 3, 0, 5, 6), Rest(0, 0, 1, 2, 3), Rest(0, 3, 1, 0, 1)]
+    rows = [Remaining(0, *row) for row in ((3, 1, 2, 4), (0, 0, 1, 8), (3, 0, 5, 6), (0, 1, 2, 3), (3, 1, 0, 1))]
     seen = Counter[Identity]()
     for rank in range(2):
-        reading = source.rest(rows, World(rank, 2), seed=1)
+        reading = source.share_of(rows, World(rank, 2), seed=1)
         records = list(reading.records())
         seen.update(map(identity, records))
         assert [record.epoch for record in records] == sorted(record.epoch for record in records)
@@ -111,8 +110,9 @@ def test_the_order_is_drawn_anew_by_seed_pass_and_block(tmp_path: Path) -> None:
     source = open_shards(tmp_path, [12, 12, 12])
 
     def order(seed: int, epoch: int, start: int = 0) -> list[tuple[int, int]]:
-        rows = [Rest(0, epoch, shard, start, 12) for shard in range(3)]
-        return [(record.ref.shard, record.ref.index) for record in source.rest(rows, World(), seed=seed).records()]
+        rows = [Remaining(0, epoch, shard, start, 12) for shard in range(3)]
+        records = source.share_of(rows, World(), seed=seed).records()
+        return [(record.ref.shard, record.ref.index) for record in records]
 
     orders = [order(seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
     for number in range(3):
@@ -128,7 +128,7 @@ def test_items_are_dealt_in_an_order_drawn_anew() -> None:
     source = FromDataset([{}] * 30)
 
     def order(seed: int, epoch: int) -> list[int]:
-        reading = source.rest([Rest(0, epoch, 0, 0, 30)], World(), seed=seed)
+        reading = source.share_of([Remaining(0, epoch, 0, 0, 30)], World(), seed=seed)
         return [record.ref.index for record in reading.records()]
 
     whole = [record.ref.index for record in source.reading(World(), seed=0, epoch=0).records()]
@@ -160,7 +160,7 @@ def test_singles_share_a_stream_and_what_lies_between_is_not_looked_at(
     # Samples of 1 KiB: up to two are read over.
     held = [(SampleRef(0, 0, number, number * 1024), 0) for number in (11, 2, 4, 7, 8, 20)]
     opened = watch_streams(monkeypatch)
-    reading = source.rest(of_held(held), World(), seed=0)
+    reading = source.share_of(of_held(held), World(), seed=0)
     records = list(reading.records())
     assert sorted(record.ref.index for record in records) == [2, 4, 7, 8, 11, 20]
     assert all(record.loss is None for record in records)
@@ -174,57 +174,59 @@ def test_a_rest_opens_nothing_before_it_is_read(tmp_path: Path, monkeypatch: pyt
     source = open_shards(tmp_path, [9, 9, 9])
     monkeypatch.setattr(storage, "read_if_there", None)
     monkeypatch.setattr(storage, "open_stream", None)
-    reading = source.rest([Rest(0, 0, shard, 3, 9) for shard in range(3)], World(1, 2), seed=0)
+    reading = source.share_of([Remaining(0, 0, shard, 3, 9) for shard in range(3)], World(1, 2), seed=0)
     assert reading.samples == 9
     assert identities(reading.remaining(START)).total() == 9
 
 
 def test_nothing_left_is_nothing_to_read(tmp_path: Path) -> None:
     for source in (open_shards(tmp_path, [3]), FromDataset([{}] * 3)):
-        reading = source.rest([], World(1, 2), seed=0)
+        reading = source.share_of([], World(1, 2), seed=0)
         assert (list(reading.records()), reading.samples, reading.remaining(START)) == ([], 0, [])
 
 
 @REPEATABLE
 @given(counts=st.lists(st.integers(0, 7), min_size=1, max_size=5), size=st.integers(1, 6), turn=st.integers(0, 6))
 def test_the_odd_ones_fall_to_the_ranks_from_a_turn_on(counts: list[int], size: int, turn: int) -> None:
-    rows = normalised(Rest(0, 0, shard, 1, 1 + count) for shard, count in enumerate(counts) if count)
+    rows = normalised(Remaining(0, 0, shard, 1, 1 + count) for shard, count in enumerate(counts) if count)
     addresses = [""] * len(counts)
     shares = []
     for rank in range(size):
-        plan = assign_rest(addresses, rows, World(rank, size), order_of=lambda epoch: range(len(counts)), turn=turn)
+        own = World(rank, size)
+        plan = assign_remaining(addresses, rows, own, order_of=lambda epoch: range(len(counts)), turn=turn)
         shares.append(sum(stop - start for part in plan for start, stop in part.keep or ()))
     each, odd = divmod(sum(counts), size)
     assert [share - each for share in shares] == [int((rank - turn) % size < odd) for rank in range(size)]
 
 
 def test_rows_are_joined_and_sorted() -> None:
-    rows = [Rest(1, 0, 0, 5, 6), Rest(0, 1, 0, 4, 9), Rest(0, 0, 2, 3, 4), Rest(0, 0, 2, 1, 3), Rest(0, 0, 2, 5, 6)]
+    drawn = ((1, 0, 0, 5, 6), (0, 1, 0, 4, 9), (0, 0, 2, 3, 4), (0, 0, 2, 1, 3), (0, 0, 2, 5, 6))
+    rows = [Remaining(*row) for row in drawn]
     assert normalised(rows) == (
-        Rest(0, 0, 2, 1, 4), Rest(0, 0, 2, 5, 6), Rest(0, 1, 0, 4, 9), Rest(1, 0, 0, 5, 6)
+        Remaining(0, 0, 2, 1, 4), Remaining(0, 0, 2, 5, 6), Remaining(0, 1, 0, 4, 9), Remaining(1, 0, 0, 5, 6)
     )  # fmt: skip
     assert of_held([(SampleRef(1, 3, 7, 512), 2), (SampleRef(0, 3, 7, -1), 4)]) == [
-        Rest(1, 2, 3, 7, 8), Rest(0, 4, 0, 7, 8)
+        Remaining(1, 2, 3, 7, 8), Remaining(0, 4, 0, 7, 8)
     ]  # fmt: skip
 
 
-ROW = Rest(0, 0, 1, 2, 5)
+ROW = Remaining(0, 0, 1, 2, 5)
 BAD_ROWS = [
     ([ROW, ROW], r"sample 2 of shard 1 \(source 0, pass 0\) is still to come twice: give the states that all ranks"),
-    ([ROW, Rest(0, 0, 1, 4, 6)], "sample 4 of shard 1 .* twice"),
-    ([Rest(0, 0, 1, 3, 3)], "holds no sample"),
-    ([Rest(0, -1, 1, 3, 4)], "holds no sample"),
-    ([Rest(0, 0, 2, 0, 1)], "none of these 2 shards with 12 samples: give the same shards|none of the 6 items"),
-    ([Rest(0, 0, 0, 5, 7)], "none of these 2 shards with 12 samples: give the same shards|none of the 6 items"),
-    ([Rest(1, 0, 0, 0, 1)], "is of source 1, not of source 0"),
+    ([ROW, Remaining(0, 0, 1, 4, 6)], "sample 4 of shard 1 .* twice"),
+    ([Remaining(0, 0, 1, 3, 3)], "holds no sample"),
+    ([Remaining(0, -1, 1, 3, 4)], "holds no sample"),
+    ([Remaining(0, 0, 2, 0, 1)], "none of these 2 shards with 12 samples: give the same shards|none of the 6 items"),
+    ([Remaining(0, 0, 0, 5, 7)], "none of these 2 shards with 12 samples: give the same shards|none of the 6 items"),
+    ([Remaining(1, 0, 0, 0, 1)], "is of source 1, not of source 0"),
 ]
 
 
 @pytest.mark.parametrize(("rows", "words"), BAD_ROWS)
-def test_rows_that_do_not_fit_are_refused(tmp_path: Path, rows: list[Rest], words: str) -> None:
+def test_rows_that_do_not_fit_are_refused(tmp_path: Path, rows: list[Remaining], words: str) -> None:
     for source in (open_shards(tmp_path, [6, 6]), FromDataset([{}] * 6)):
         with pytest.raises(StateError, match=words):
-            source.rest(rows, World(), seed=0)
+            source.share_of(rows, World(), seed=0)
 
 
 def test_without_every_index_nobody_can_tell(tmp_path: Path) -> None:
@@ -237,7 +239,7 @@ def test_without_every_index_nobody_can_tell(tmp_path: Path) -> None:
             with pytest.raises(StateError, match=words):
                 source.reading(World(rank, ranks), seed=0, epoch=0).remaining(START)
     with pytest.raises(StateError, match=words):
-        source.rest([], World(), seed=0)
+        source.share_of([], World(), seed=0)
 
 
 def test_data_of_each_rank_stay_there() -> None:
@@ -246,7 +248,7 @@ def test_data_of_each_rank_stay_there() -> None:
     with pytest.raises(StateError, match=words):
         source.reading(World(0, 2), seed=0, epoch=0).remaining(START)
     with pytest.raises(StateError, match=words):
-        source.rest([], World(), seed=0)
+        source.share_of([], World(), seed=0)
 
 
 def test_positions_of_something_else_are_refused(tmp_path: Path) -> None:
@@ -266,6 +268,6 @@ def test_a_shard_that_changed_under_its_index_is_found(tmp_path: Path) -> None:
     source = open_shards(tmp_path, [6])
     path = tmp_path / "part-0.tar"
     path.write_bytes(path.read_bytes().replace(b"message s0/00004", b"message s0/0000X"))
-    assert len(list(source.rest([Rest(0, 0, 0, 0, 4)], World(), seed=0).records())) == 4
+    assert len(list(source.share_of([Remaining(0, 0, 0, 0, 4)], World(), seed=0).records())) == 4
     with pytest.raises(ShardError, match=r"sample 4: .*not those that were indexed"):
-        list(source.rest([Rest(0, 0, 0, 3, 5)], World(), seed=0).records())
+        list(source.share_of([Remaining(0, 0, 0, 3, 5)], World(), seed=0).records())

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from odb_stream.config import World
-from odb_stream.sample import START, ReadingPosition, Record, position_from, position_state
+from odb_stream.sample import START, ReadingPosition, Record, Remaining, position_from, position_state
 from odb_stream.sources.remaining import normalised, of_held
-from odb_stream.sources.source import OpenSource, Reading, Rest
+from odb_stream.sources.source import OpenSource, Reading
 
 
 class Identity(NamedTuple):
@@ -27,7 +27,7 @@ def identity(record: Record) -> Identity:
     return Identity(*row[:4])
 
 
-def identities(rows: Sequence[Rest]) -> Counter[Identity]:
+def identities(rows: Sequence[Remaining]) -> Counter[Identity]:
     """The samples of rows."""
     return Counter(Identity(*row[:3], index) for row in rows for index in range(row.start, row.stop))
 
@@ -52,13 +52,13 @@ class Stop(NamedTuple):
     """Where all ranks stopped: the identities that were emitted, and the rows that are left."""
 
     emitted: Counter[Identity]
-    left: tuple[Rest, ...]
+    left: tuple[Remaining, ...]
 
 
 def stop(readings: Sequence[Reading], data: st.DataObject) -> Stop:
     """Read each rank's part up to a drawn cut, of which some records are held and not emitted."""
     emitted: Counter[Identity] = Counter()
-    rows: list[Rest] = []
+    rows: list[Remaining] = []
     for reading in readings:
         records = check_reading(reading)
         cut = data.draw(st.integers(0, len(records)))
@@ -80,7 +80,7 @@ def check_going_on(
         stopped = stop(readings, data)
         emitted += stopped.emitted
         assert emitted + identities(stopped.left) == everything
-        readings = [source.rest(stopped.left, World(rank, size), seed=seed) for rank in range(size)]
+        readings = [source.share_of(stopped.left, World(rank, size), seed=seed) for rank in range(size)]
         counts = [reading.samples or 0 for reading in readings]
         assert max(counts) - min(counts) <= 1
         assert sum(counts) == identities(stopped.left).total()

@@ -13,6 +13,7 @@ from vision_support import processor, turn
 
 import odb_stream as odb
 from odb_stream import stages
+from odb_stream.prepare.records import prepare_for
 from odb_stream.sample import START
 
 SHIPPED = [
@@ -104,7 +105,7 @@ def test_augmented_photographs_have_a_token_a_feature():
         stages.ColorJitter(brightness=0.2, contrast=0.2, saturation=0.2),
     )
     line = pipeline(Album(), *more)
-    prepare = line.prepare(seed=3)
+    prepare = prepare_for(line, seed=3)
     done = 0
     for record in line.source.reading(odb.World(), seed=3, epoch=0).records(START):
         sample = prepare.record(record)

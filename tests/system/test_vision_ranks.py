@@ -21,6 +21,7 @@ import odb_stream as odb
 from odb_stream.batching.cost import Footprint
 from odb_stream.config import World
 from odb_stream.nodes.collate import padded
+from odb_stream.prepare.records import prepare_for
 
 CHATS = (Chats(9, least=1), Chats(14, text_only=True))
 
@@ -49,7 +50,7 @@ def single_process_gradient(bare: torch.nn.Module, members: list[tuple[int, int]
     for rank, index in members:
         source = pipeline(CHATS[rank], sharded=True)
         record = source.source.reading(World(), seed=0, epoch=0).fetch(odb.SampleRef(0, 0, index, -1), 0)
-        prepare = source.prepare(0)
+        prepare = prepare_for(source, 0)
         sample = prepare.record(record)
         if sample.images:
             sample = sample._replace(pixels=prepare.decode(0, sample.images))

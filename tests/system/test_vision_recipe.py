@@ -12,6 +12,7 @@ import pytest
 from PIL import Image, ImageOps
 
 import odb_stream as odb
+from odb_stream.prepare.records import prepare_for
 from odb_stream.sample import START
 from odb_stream.stages import RandomResize
 
@@ -69,7 +70,7 @@ def spells_a_mark(record) -> bool:
 
 @pytest.mark.slow
 def test_the_whole_demo_equals_the_processor():
-    prepare = plain().prepare(seed=0)
+    prepare = prepare_for(plain(), seed=0)
     compared = 0
     for record in records():
         if spells_a_mark(record):
@@ -104,13 +105,13 @@ def test_a_spelled_placeholder_binds_to_no_image():
     spelled = [record for record in records() if spells_a_mark(record)]
     assert spelled
     for record in spelled:
-        own = plain().prepare(seed=0).record(record)
+        own = prepare_for(plain(), seed=0).record(record)
         assert int(own.token_types.sum()) == sum(image.features for image in own.images)
         assert len(own.images) == len(record.members) - 1
 
 
 def test_augmentation_changes_with_the_epoch_alone():
-    prepare = vision_chat.build().prepare(seed=0)
+    prepare = prepare_for(vision_chat.build(), seed=0)
     large = [record for record in records() if record.key.startswith(("one-shape", "chart"))][:20]
     first, again, later = ([prepare.record(replace(r, epoch=epoch)).length for r in large] for epoch in (0, 0, 1))
     assert first == again != later

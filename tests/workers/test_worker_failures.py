@@ -11,7 +11,8 @@ import worker_stages
 from processes import DEADLINE, eventually
 
 from odb_stream.errors import ConfigError, WorkerError
-from odb_stream.prepare.records import Lane, Prepare, Stage
+from odb_stream.prepare.records import Lane, Prepare
+from odb_stream.sample import Stage
 from odb_stream.workers.exits import describe_exit
 from odb_stream.workers.pool import WorkerPool
 

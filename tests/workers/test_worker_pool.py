@@ -14,8 +14,8 @@ import worker_stages
 from processes import DEADLINE, descriptors, eventually, shared_memory
 
 from odb_stream.errors import ConfigError, OdbStreamError, StageError, WorkerError
-from odb_stream.prepare.records import Lane, Prepare, Stage
-from odb_stream.sample import Drop, PreparedSample, Record
+from odb_stream.prepare.records import Lane, Prepare
+from odb_stream.sample import Drop, PreparedSample, Record, Stage
 from odb_stream.workers.pool import WorkerPool
 
 

@@ -23,6 +23,7 @@ from transformers import AutoTokenizer
 
 import odb_stream as odb
 from odb_stream import stages
+from odb_stream.prepare.records import prepare_for
 from odb_stream.shards.writer import read_jsonl
 
 DEMO = Path(__file__).resolve().parents[2] / "shards" / "demo"
@@ -38,7 +39,7 @@ def tokenized(path: str) -> list[dict[str, Any]]:
         stages.ChatTemplate(tokenizer),
         stages.Tokenize(tokenizer, max_length=256),
     )
-    prepare, reading = pipeline.prepare(0), pipeline.source.open().reading(odb.World(), seed=0, epoch=0)
+    prepare, reading = prepare_for(pipeline, 0), pipeline.source.open().reading(odb.World(), seed=0, epoch=0)
     made = [prepare.record(record) for record in reading.records()]
     return [{"input_ids": s.input_ids, "labels": s.labels} for s in made if not isinstance(s, odb.Drop)]
 

@@ -25,6 +25,7 @@ from rows import AsTensors, Integers, pad
 
 import odb_stream as odb
 from odb_stream import stages
+from odb_stream.prepare.records import prepare_for
 from odb_stream.sample import Record, SampleRef
 from odb_stream.shards.index import build_index, write_index
 from odb_stream.shards.writer import write_shards
@@ -49,7 +50,7 @@ class Chats:
 
     def __init__(self, shards: str, contents: list[bytes]) -> None:
         self.contents = contents
-        self.prepare = pipeline_of(shards).prepare(0)
+        self.prepare = prepare_for(pipeline_of(shards), 0)
 
     def __len__(self) -> int:
         return len(self.contents)

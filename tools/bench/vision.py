@@ -37,6 +37,7 @@ from PIL import Image, ImageDraw
 
 import odb_stream as odb
 from odb_stream import stages
+from odb_stream.prepare.records import prepare_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "pipelines"))
 
@@ -238,7 +239,7 @@ def balance(ranks: int, tokens: int) -> dict[str, Any]:
     from odb_stream.batching.simulate.figures import deal, simulate
 
     demo = vision_chat.build()
-    prepare = demo.prepare(seed=0)
+    prepare = prepare_for(demo, seed=0)
     records = demo.source.reading(odb.World(), seed=0, epoch=0).records(odb.sample.START)
     lengths = deal([prepare.record(record).length for record in records], ranks)
     results: dict[str, Any] = {"ranks": ranks, "budget_tokens": tokens}

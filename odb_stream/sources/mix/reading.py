@@ -9,11 +9,11 @@ from typing import Literal
 
 from odb_stream.config import World
 from odb_stream.errors import ConfigError, ShardError, StateError
-from odb_stream.sample import START, MixPosition, PartPosition, ReadingPosition, Record, SampleRef
+from odb_stream.sample import START, MixPosition, PartPosition, ReadingPosition, Record, Remaining, SampleRef
 from odb_stream.sources.mix.part import Part
 from odb_stream.sources.mix.schedule import next_turn, turns_until
 from odb_stream.sources.remaining import normalised, samples_in
-from odb_stream.sources.source import OpenSource, Reading, Rest, Segment
+from odb_stream.sources.source import OpenSource, Reading, Segment
 
 Mode = Literal["weights", "once"]
 
@@ -64,19 +64,21 @@ class OpenMix:
         first = [one.reading(world, seed=seed, epoch=epoch, source=number) for number, one in enumerate(self.sources)]
         return MixReading(self, world, seed, epoch, tuple(first))
 
-    def rest(self, rest: Sequence[Rest], world: World, *, seed: int, source: int = 0, turn: int = 0) -> "MixReading":
+    def share_of(
+        self, rows: Sequence[Remaining], world: World, *, seed: int, source: int = 0, turn: int = 0
+    ) -> "MixReading":
         """One rank's share of what is still to come; see :class:`odb_stream.sources.source.OpenSource`.
 
         What is left of a source counts as one pass over it, whichever passes it is of.
         """
         self.require_once()
-        rows = normalised(rest)
+        rows = normalised(rows)
         if source or any(row.source >= len(self.sources) for row in rows):
             raise StateError(f"what is still to come is not of a mix of {len(self.sources)} sources: give the same mix")
         left = [[row for row in rows if row.source == number] for number in range(len(self.sources))]
         readings = []
         for number, one in enumerate(self.sources):
-            readings.append(one.rest(left[number], world, seed=seed, source=number, turn=turn))
+            readings.append(one.share_of(left[number], world, seed=seed, source=number, turn=turn))
             turn += samples_in(left[number])
         once = replace(self, weights=tuple(int(bool(own)) for own in left))
         return MixReading(once, world, seed, rows[0].epoch if rows else 0, tuple(readings))
@@ -161,13 +163,13 @@ class MixReading:
             records[number] = iter(self.first[number].fetch_all([one for one in held if one[0].source == number]))
         return [next(records[ref.source]) for ref, _ in held]
 
-    def remaining(self, position: ReadingPosition) -> list[Rest]:
+    def remaining(self, position: ReadingPosition) -> list[Remaining]:
         """What comes after a position in the present pass over each source, and its further passes, as rows.
 
         Raises StateError in mode "weights", and where one of the sources does.
         """
         self.mix.require_once()
-        rows: list[Rest] = []
+        rows: list[Remaining] = []
         for number, place in enumerate(self._places(position)):
             rows += self.pass_over(number, place.pass_number).remaining(place.position)
             for later in range(place.pass_number + 1, self.mix.passes_due(number)):

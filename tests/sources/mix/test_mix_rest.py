@@ -9,12 +9,11 @@ from mix_data import Tokens, numbered, sharded
 from rest_support import Identity, after, check_going_on, identities, identity
 
 import odb_stream as odb
-from odb_stream.sample import START, MixPosition, PartPosition
+from odb_stream.sample import START, MixPosition, PartPosition, Remaining
 from odb_stream.sources import shard_reading
 from odb_stream.sources.mix.reading import REPEAT
 from odb_stream.sources.mix.schedule import bound
 from odb_stream.sources.remaining import normalised
-from odb_stream.sources.source import Rest
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -62,7 +61,7 @@ def test_what_is_left_of_the_sources_is_interleaved_in_proportion(tmp_path):
     due = Counter(sample.source for sample in identities(left).elements())
     assert due.total() == 120 - 22
     for rank in range(3):
-        reading = source.rest(left, odb.World(rank, 3), seed=0)
+        reading = source.share_of(left, odb.World(rank, 3), seed=0)
         records = list(reading.records())
         own = Counter(record.ref.source for record in records)
         assert all(abs(own[number] - due[number] / 3) < 1 for number in due)
@@ -93,12 +92,12 @@ def test_held_records_of_a_mix_come_in_the_order_asked(tmp_path):
 def test_a_source_that_is_finished_is_left_out(tmp_path):
     source = mix([numbered(3), sharded(tmp_path, [6], indexed=True), numbered(4)], [1, 1, 2])
     for ranks in (1, 2, 9):
-        rows = [Rest(2, REPEAT, 0, 1, 4), Rest(1, 0, 0, 2, 3)]
-        readings = [source.rest(rows, odb.World(rank, ranks), seed=0) for rank in range(ranks)]
+        rows = [Remaining(2, REPEAT, 0, 1, 4), Remaining(1, 0, 0, 2, 3)]
+        readings = [source.share_of(rows, odb.World(rank, ranks), seed=0) for rank in range(ranks)]
         records = [record for reading in readings for record in reading.records()]
         assert Counter(map(identity, records)) == identities(rows)
         assert sorted(reading.samples for reading in readings)[-1] == -(-4 // ranks)
-    nothing = source.rest([], odb.World(), seed=0)
+    nothing = source.share_of([], odb.World(), seed=0)
     assert (list(nothing.records()), nothing.samples, nothing.remaining(START)) == ([], 0, [])
 
 
@@ -108,7 +107,7 @@ def test_what_depends_on_the_number_of_ranks_is_refused(tmp_path):
     with pytest.raises(odb.StateError, match=words):
         source.reading(odb.World(), seed=0, epoch=0).remaining(START)
     with pytest.raises(odb.StateError, match=words):
-        source.rest([], odb.World(), seed=0)
+        source.share_of([], odb.World(), seed=0)
     unindexed = mix([numbered(3), sharded(tmp_path, [2], indexed=False)], [1, 1])
     own = mix([numbered(3), odb.Pipeline(odb.FromDataset(Tokens(4), sharded=True))], [1, 1])
     for source, words in ((unindexed, "has no index"), (own, "dataset Tokens is sharded")):
@@ -119,12 +118,12 @@ def test_what_depends_on_the_number_of_ranks_is_refused(tmp_path):
 def test_rows_and_positions_that_do_not_fit_are_refused():
     source = mix([numbered(3), numbered(5)], [2, 1])
     with pytest.raises(odb.StateError, match="not of a mix of 2 sources: give the same mix"):
-        source.rest([Rest(2, 0, 0, 0, 1)], odb.World(), seed=0)
+        source.share_of([Remaining(2, 0, 0, 0, 1)], odb.World(), seed=0)
     with pytest.raises(odb.StateError, match=r"none of the 3 items of dataset Tokens"):
-        source.rest([Rest(0, 0, 0, 0, 4)], odb.World(), seed=0)
+        source.share_of([Remaining(0, 0, 0, 0, 4)], odb.World(), seed=0)
     with pytest.raises(odb.StateError, match="still to come twice"):
-        source.rest([Rest(0, 0, 0, 0, 2)] * 2, odb.World(), seed=0)
-    rest = source.rest([Rest(0, 0, 0, 0, 2), Rest(1, 0, 0, 0, 2)], odb.World(), seed=0)
+        source.share_of([Remaining(0, 0, 0, 0, 2)] * 2, odb.World(), seed=0)
+    rest = source.share_of([Remaining(0, 0, 0, 0, 2), Remaining(1, 0, 0, 0, 2)], odb.World(), seed=0)
     whole = source.reading(odb.World(), seed=0, epoch=0)
     second = MixPosition((PartPosition(1, START, 0), PartPosition(0, START, 0)))
     assert identities(whole.remaining(second)).total() == 8

@@ -6,6 +6,7 @@ import pytest
 from mix_data import Tokens, add_thousand, double, mark_negative, numbered
 
 import odb_stream as odb
+from odb_stream.prepare.records import prepare_for
 from odb_stream.sample import Record, SampleRef
 from odb_stream.seeds import BLOCK_ORDER, DATASET_ORDER, SHARD_ORDER, of_source
 
@@ -53,14 +54,15 @@ def test_a_pipeline_knows_the_stages_of_all_sources():
     source = odb.Mix({"own": (own, 1), "plain": (plain, 2)})
     pipeline = odb.Pipeline(source, double, add_thousand)
     assert pipeline.all_stages == (mark_negative, double, add_thousand)
-    assert [lane.stages for lane in pipeline.lanes] == [(mark_negative, double, add_thousand), (double, add_thousand)]
+    lanes = prepare_for(pipeline, 0).lanes
+    assert [lane.stages for lane in lanes] == [(mark_negative, double, add_thousand), (double, add_thousand)]
     assert own.all_stages == own.stages
-    assert own.lanes == own.prepare(0).lanes
+    assert [lane.stages for lane in prepare_for(own, 0).lanes] == [(mark_negative,)]
     assert source.open().names == ("own", "plain")
     assert own.source.open().names == ("dataset",)
     opener = pickle.loads(pickle.dumps(source)).opener()
     assert opener(Record(SampleRef(1, 0, 1, -1), "1", "")).get("input_ids")[0] == 51
-    prepared = pipeline.prepare(0).record(Record(SampleRef(0, 0, 2, -1), "2", ""))
+    prepared = prepare_for(pipeline, 0).record(Record(SampleRef(0, 0, 2, -1), "2", ""))
     assert prepared.input_ids.tolist() == [1004] * 4
     assert prepared.labels.tolist() == [-100, 2, 2, -100]
 
