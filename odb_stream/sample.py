@@ -121,7 +121,7 @@ class Record:
     ``members`` maps an extension ("json", "0.jpg") to the bytes of that member; it is empty for a map-style dataset,
     whose items are fetched in the workers. ``shard`` is the shard's address, fit for logs. ``position`` is the
     reading position just after this record. ``epoch`` counts the passes over its data: with ``ref`` it is the sample's
-    identity, and all draws come from it. ``loss`` is set where the shard is damaged: the sample cannot be read whole,
+    identity, and all draws come from it. ``damage`` is set where the shard is damaged: the sample cannot be read whole,
     ``members`` is empty, and it is dropped for this reason.
     """
 
@@ -131,7 +131,7 @@ class Record:
     members: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     position: ReadingPosition = START
     epoch: int = 0
-    loss: "Drop | None" = None
+    damage: "Drop | None" = None
 
     @property
     def where(self) -> str:

@@ -48,8 +48,8 @@ class Prepare:
 
     def record(self, record: Record) -> PreparedSample | Drop:
         """Prepare one record. Raises StageError (or another error of the hierarchy that a stage raised)."""
-        if record.loss is not None:
-            return record.loss
+        if record.damage is not None:
+            return record.damage
         lane = self.lanes[record.ref.source]
         fields = self.call(lane.opener, record, record.where)
         if isinstance(fields, Drop):

@@ -65,7 +65,7 @@ class Indexes:
 class ShardReading:
     """One rank's pass over shards in one epoch, or what is still to come of one or several.
 
-    With ``tolerant``, what a damaged shard lost comes as records with a ``loss``; otherwise it is a ShardError.
+    With ``tolerant``, what a damaged shard lost comes as records with ``damage`` set; otherwise it is a ShardError.
     """
 
     addresses: tuple[str, ...]

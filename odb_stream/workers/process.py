@@ -51,14 +51,14 @@ class PrepareTask:
     @classmethod
     def of(cls, records: Sequence[Record]) -> "PrepareTask":
         """The task of these records."""
-        return cls([(tuple(r.ref), r.key, r.shard, dict(r.members), r.epoch, r.loss) for r in records])
+        return cls([(tuple(r.ref), r.key, r.shard, dict(r.members), r.epoch, r.damage) for r in records])
 
     def run(self, prepare: Prepare) -> PreparedChunk:
         """The chunk."""
         return prepare.chunk(
             [
-                Record(SampleRef(*ref), key, shard, members, epoch=epoch, loss=loss)
-                for ref, key, shard, members, epoch, loss in self.plain
+                Record(SampleRef(*ref), key, shard, members, epoch=epoch, damage=damage)
+                for ref, key, shard, members, epoch, damage in self.plain
             ]
         )
 

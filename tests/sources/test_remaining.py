@@ -81,7 +81,7 @@ def test_damaged_samples_are_left_and_emitted_like_others(tmp_path: Path) -> Non
     assert Counter(map(identity, emitted + records)) == Counter(
         Identity(0, 0, shard, index) for shard in range(2) for index in range(9)
     )
-    assert sorted(identity(record).index for record in emitted + records if record.loss is not None) == [4, 5]
+    assert sorted(identity(record).index for record in emitted + records if record.damage is not None) == [4, 5]
 
 
 def test_records_are_the_true_ones_of_their_pass(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_singles_share_a_stream_and_what_lies_between_is_not_looked_at(
     reading = source.share_of(of_held(held), World(), seed=0)
     records = list(reading.records())
     assert sorted(record.ref.index for record in records) == [2, 4, 7, 8, 11, 20]
-    assert all(record.loss is None for record in records)
+    assert all(record.damage is None for record in records)
     assert opened == [("part-0.tar", 2 * 1024), ("part-0.tar", 20 * 1024)]
     opened.clear()
     assert list(reading.records(records[4].position)) == records[5:]

@@ -39,7 +39,7 @@ def tolerant(folder: Path, ranks: int = 1, *, shuffle: bool = False, epoch: int 
 
 
 def lost(records: list[Record]) -> list[tuple[str, str]]:
-    return [(record.key, record.loss.reason) for record in records if record.loss is not None]
+    return [(record.key, record.damage.reason) for record in records if record.damage is not None]
 
 
 def damage(path: Path, *blocks: int) -> None:
@@ -91,15 +91,15 @@ def test_every_item_falls_to_one_rank_and_resume_is_exact(
         assert reading.samples == (len(whole) if indexed else None)
         for cut, record in enumerate(whole, start=1):
             assert list(reading.records(record.position)) == whole[cut:]
-            if record.loss is None:
+            if record.damage is None:
                 again = reading.fetch(record.ref, record.epoch)
                 assert (again.key, again.members, again.ref) == (record.key, record.members, record.ref)
             elif indexed:
                 with pytest.raises(ShardError):
                     reading.fetch(record.ref, record.epoch)
     (alone,) = tolerant(folder)
-    expected = [(record.ref, record.key, record.members, record.loss) for record in alone.records()]
-    dealt = [(record.ref, record.key, record.members, record.loss) for record in together]
+    expected = [(record.ref, record.key, record.members, record.damage) for record in alone.records()]
+    dealt = [(record.ref, record.key, record.members, record.damage) for record in together]
     assert sorted(dealt, key=lambda one: one[0]) == sorted(expected, key=lambda one: one[0])
     if indexed:
         assert len(dealt) == sum(counts)
@@ -109,12 +109,12 @@ def test_a_loss_is_a_record_without_members(tmp_path: Path) -> None:
     damage(shard_of(tmp_path, 0, 6, indexed=True), 2)
     records = list(tolerant(tmp_path, epoch=3)[0].records())
     assert [record.ref.index for record in records] == list(range(6))
-    (loss,) = [record for record in records if record.loss is not None]
-    assert (loss.key, loss.ref.index, loss.ref.offset, loss.epoch, dict(loss.members)) == ("s0/00001", 1, 1024, 3, {})
-    assert loss.loss is not None
-    assert loss.loss.damaged
-    assert loss.loss.reason == "damaged_tar"
-    assert f"{tmp_path}/part-0.tar, byte offset 1024: " in loss.loss.detail
+    (lost,) = [record for record in records if record.damage is not None]
+    assert (lost.key, lost.ref.index, lost.ref.offset, lost.epoch, dict(lost.members)) == ("s0/00001", 1, 1024, 3, {})
+    assert lost.damage is not None
+    assert lost.damage.damaged
+    assert lost.damage.reason == "damaged_tar"
+    assert f"{tmp_path}/part-0.tar, byte offset 1024: " in lost.damage.detail
     with pytest.raises(ShardError, match="byte offset 1024"):
         list(Shards(f"{tmp_path}/part-*.tar").reading(World(), seed=0, epoch=0).records())
 
@@ -209,7 +209,7 @@ def test_a_shard_is_asked_for_once(
     records = list(reading.records())
     assert [one for one in opened if one[0] == str(path)] == [(str(path), 0)]
     opened.clear()
-    record = next(record for record in records[3:] if record.loss is None)
+    record = next(record for record in records[3:] if record.damage is None)
     reading.fetch(record.ref, 0)
     assert [one for one in opened if one[0] == str(path)] == [(str(path), record.ref.offset)]
 
@@ -284,7 +284,7 @@ def test_a_tar_that_misses_one_end_block_loses_nothing(tmp_path: Path, caplog: p
     (tmp_path / "part-0.tar").write_bytes(data[: 4 * BLOCK + BLOCK])
     with caplog.at_level(logging.WARNING):
         records = list(tolerant(tmp_path)[0].records())
-    assert [record.loss for record in records] == [None, None]
+    assert [record.damage for record in records] == [None, None]
     assert "lacks its two end blocks" in caplog.text
 
 
@@ -302,7 +302,7 @@ def test_an_indexed_shard_that_was_cut_loses_exactly_what_is_missing(tmp_path: P
     assert [record.ref.index for record in records] == list(range(20))
     # What a sample's bytes were padded with may be missing.
     whole = sum(1024 * number + 512 + 10 + number <= cut for number in range(20))
-    assert [record.loss is None for record in records] == [True] * whole + [False] * (20 - whole)
+    assert [record.damage is None for record in records] == [True] * whole + [False] * (20 - whole)
     assert all(record.members == samples[record.ref.index][1] for record in records[:whole])
     for record in records:
-        assert record.loss is None or record.loss.damaged
+        assert record.damage is None or record.damage.damaged
