@@ -1,10 +1,14 @@
-"""Settings, frozen and validated once, at the door; every message names the field and the value."""
+"""Frozen settings, validated once when they are built; every error names the field and its value."""
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Literal, get_args
 
 from odb_stream.errors import ConfigError
+
+if TYPE_CHECKING:  # every worker process imports this module, and torch would cost each of them seconds
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 Layout = Literal["padded", "packed"]
 Closure = Literal["join", "quota"]
@@ -17,39 +21,46 @@ MEBIBYTE = 1024 * 1024
 
 @dataclass(frozen=True)
 class World:
-    """This rank's place among the data-parallel ranks: ``rank`` of ``size``, from 0.
+    """The place of this rank among the data-parallel ranks.
 
-    ``group`` is the process group to align over; None takes the default group. ``places`` is set by :meth:`from_mesh`:
-    the data-parallel rank of each process of the group, where several share one.
+    Args:
+        rank: the number of this rank, from 0.
+        size: the number of ranks.
+        group: the process group to align over; None uses the default group.
+        places: the data-parallel rank of each process of the group, where several processes share a rank;
+            :meth:`from_mesh` sets it.
     """
 
     rank: int = 0
     size: int = 1
-    group: Any = None
+    group: "ProcessGroup | None" = None
     places: tuple[int, ...] | None = None
 
     @classmethod
-    def from_mesh(cls, mesh: Any, dims: tuple[str, ...] = ("dp",)) -> "World":
-        """The place in a ``torch.distributed`` device mesh of which ``dims`` are the data-parallel dimensions.
+    def from_mesh(cls, mesh: "DeviceMesh", dims: tuple[str, ...] = ("dp",)) -> "World":
+        """The place in a ``torch.distributed`` device mesh whose data-parallel dimensions are ``dims``.
 
-        Processes that differ in other dimensions only, such as those of one tensor-parallel group, are peers: they see
-        identical batches. Alignment spans the whole mesh, which must hold every process of the job.
+        Processes that differ only in other dimensions, such as those of one tensor-parallel group, are peers: they see
+        identical batches. Alignment spans the whole mesh, which must contain every process of the job.
 
         Raises ConfigError for dimensions that the mesh does not have, and for a mesh that leaves processes out.
         """
         names = tuple(mesh.mesh_dim_names or ())
         missing = [name for name in dims if name not in names]
         if missing or not dims:
-            raise ConfigError(f"the mesh has no dimension {missing or dims}, only {names}: name the data-parallel ones")
-        table = mesh.mesh  # a tensor of ranks, with one dimension for each of the mesh
+            raise ConfigError(
+                f"the mesh has no dimension {missing or dims}, only {names}: name its data-parallel dimensions in dims"
+            )
+        table = mesh.mesh  # a tensor of process numbers, with one dimension for each dimension of the mesh
         processes = sorted(table.flatten().tolist())
         if processes != list(range(len(processes))):
             raise ConfigError(
-                f"the mesh holds the processes {processes}, but must hold every process of the job, from 0 on: give "
-                "the whole mesh and name its data-parallel dimensions in dims"
+                f"the mesh contains the processes {processes}, but it must contain every process of the job, from 0 "
+                "on: pass the whole mesh and name its data-parallel dimensions in dims"
             )
         own = [names.index(name) for name in dims]
-        size = math.prod(table.shape[at] for at in own)
+        size = math.prod(table.shape[dimension] for dimension in own)
+        # One row for each data-parallel rank, holding the processes that share it.
         by_rank = table.movedim(own, list(range(len(own)))).reshape(size, -1)
         places = {process: rank for rank, peers in enumerate(by_rank.tolist()) for process in peers}
         return cls(places[mesh.get_rank()], size, places=tuple(places[process] for process in processes))
@@ -63,12 +74,12 @@ class World:
 
 @dataclass(frozen=True)
 class Budget:
-    """The hard bound on one rank's step.
+    """The hard bound on the batch of one rank in one step.
 
     Args:
-        tokens: of the batch, padding included.
-        patches: vision patches of its images; None for any number.
-        samples: in the batch; None for any number.
+        tokens: most tokens in the batch, padding included.
+        patches: most vision patches in its images; None for no bound.
+        samples: most samples in the batch; None for no bound.
     """
 
     tokens: int
@@ -85,15 +96,15 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureBudget:
-    """How much damaged data a run bears, over all ranks: beyond it the run stops, on all ranks at the same step.
+    """How much damaged data a run tolerates, over all ranks. Beyond it all ranks stop at the same step.
 
-    Damaged is what cannot be read as it was written: parts of a shard, files that are no image, text that is not
-    UTF-8. Samples that a stage leaves out on purpose do not count.
+    Damaged data cannot be read as they were written: parts of a shard, files that are not images, text that is not
+    UTF-8. Samples that a stage drops on purpose do not count.
 
     Args:
-        samples: damaged samples in an epoch; None for any number.
-        share: damaged samples in the records that were read so far in the epoch, of which at least
-            ``LEAST_RECORDS`` are taken; None for any share.
+        samples: damaged samples in an epoch; None for no bound.
+        share: damaged samples as a share of the records read so far in the epoch, of which at least
+            ``LEAST_RECORDS`` are assumed; None for no bound.
     """
 
     samples: int | None = None
@@ -107,38 +118,47 @@ class FailureBudget:
             raise ConfigError(f"FailureBudget.share is {share!r}, but must be a number from 0 to 1, or None")
 
     def allowed(self, records: int) -> int | None:
-        """Damaged samples that are borne among that many records; None for any number."""
+        """The number of damaged samples tolerated among this many records; None for any number."""
         by_share = None if self.share is None else int(self.share * max(records, LEAST_RECORDS))
         bounds = [bound for bound in (self.samples, by_share) if bound is not None]
         return min(bounds, default=None)
 
 
 LEAST_RECORDS = 1000
-"""A share of damaged samples is taken of at least so many records: the first few tell little."""
+"""A share of damaged samples is taken of at least this many records, because the first few say little."""
+
+EACH_RANK = {"shared": False}
+"""Marks a setting that may differ between ranks."""
+DECIDES_NO_BATCH = {"decides_batches": False}
+"""Marks a setting that may change when a run is resumed, because no batch depends on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All settings of a Loader, as the user gave them; see :class:`odb_stream.Loader` for their meaning."""
+    """All settings of a Loader; see :class:`odb_stream.Loader` for their meaning.
+
+    Unless a field is marked, it must be equal on all ranks and when a run is resumed: a setting that somebody forgets
+    to mark is checked too often, never too rarely.
+    """
 
     budget: Budget
     layout: Layout = "padded"
     window: int = 1024
     lookahead: int = 128
-    workers: int = 0
+    workers: int = field(default=0, metadata=EACH_RANK)
     seed: int = 0
     closure: Closure = "join"
     quota: int | None = None
     rebalance: bool = True
     oversize: Oversize = "error"
     mixed_modality: MixedModality = "auto"
-    failure_budget: FailureBudget = FailureBudget()
+    failure_budget: FailureBudget = field(default=FailureBudget(), metadata=DECIDES_NO_BATCH)
     max_bytes: int = 512 * MEBIBYTE
     grad_accum: int = 1
-    timeout: float = 600.0
+    timeout: float = field(default=600.0, metadata=EACH_RANK)
     pad_token_id: int = 0
     pad_to_multiple_of: int = 1
-    pin_memory: bool = False
+    pin_memory: bool = field(default=False, metadata=EACH_RANK)
 
     def __post_init__(self) -> None:
         if not isinstance(self.budget, Budget):
@@ -171,24 +191,11 @@ class Settings:
             )
 
 
-SHARED_SETTINGS = (
-    "budget",
-    "layout",
-    "window",
-    "lookahead",
-    "seed",
-    "closure",
-    "quota",
-    "rebalance",
-    "oversize",
-    "mixed_modality",
-    "failure_budget",
-    "max_bytes",
-    "grad_accum",
-    "pad_token_id",
-    "pad_to_multiple_of",
-)
-"""Settings that must be equal on all ranks; ``workers``, ``timeout`` and ``pin_memory`` are each rank's own."""
+_SHARED = [setting for setting in fields(Settings) if setting.metadata.get("shared", True)]
+SHARED_SETTINGS = tuple(setting.name for setting in _SHARED)
+"""Settings that must be equal on all ranks, in the order in which differences are reported."""
+BATCH_SETTINGS = tuple(setting.name for setting in _SHARED if setting.metadata.get("decides_batches", True))
+"""Settings that a resumed run must share with the run that saved the state."""
 
 
 def require_int(name: str, value: object, *, minimum: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from odb_stream.checkpoint.codec import SavedStep, saved_step
 from odb_stream.checkpoint.state import Place
-from odb_stream.config import SHARED_SETTINGS, Settings, World
+from odb_stream.config import BATCH_SETTINGS, Settings, World
 from odb_stream.errors import StateError
 from odb_stream.loader.statistics import Totals
 from odb_stream.nodes.align import Accumulation
@@ -15,8 +15,6 @@ from odb_stream.nodes.drops import DropCounts
 from odb_stream.nodes.pack import Held, PackSnapshot
 
 VERSION = 1
-HARMLESS = ("failure_budget",)
-"""Shared settings that may change between a state and its use: they decide no batch."""
 
 
 class Carried(NamedTuple):
@@ -91,11 +89,10 @@ class Saved:
 
 def identity_of(settings: Settings, world: World, data: str) -> dict[str, Any]:
     """What a state belongs to: the rank, the settings that decide batches, and the data."""
-    names = [name for name in SHARED_SETTINGS if name not in HARMLESS]
     return {
         "rank": world.rank,
         "world_size": world.size,
-        "settings": {name: repr(getattr(settings, name)) for name in names},
+        "settings": {name: repr(getattr(settings, name)) for name in BATCH_SETTINGS},
         "data": data,
     }
 

@@ -5,6 +5,7 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from types import TracebackType
 from typing import Any, Self
 
@@ -102,26 +103,9 @@ class Loader:
         pin_memory: bool = False,
         timeout: float = 600.0,
     ) -> None:
-        settings = Settings(
-            budget=budget,
-            layout=layout,
-            window=window,
-            lookahead=lookahead,
-            workers=workers,
-            seed=seed,
-            closure=closure,
-            quota=quota,
-            rebalance=rebalance,
-            oversize=oversize,
-            mixed_modality=mixed_modality,
-            failure_budget=failure_budget or FailureBudget(),
-            max_bytes=max_bytes,
-            grad_accum=grad_accum,
-            pad_token_id=pad_token_id,
-            pad_to_multiple_of=pad_to_multiple_of,
-            pin_memory=pin_memory,
-            timeout=timeout,
-        )
+        # The signature is spelled out for IDEs, help() and type checkers; from here on settings are one value.
+        arguments = {**locals(), "failure_budget": failure_budget or FailureBudget()}
+        settings = Settings(**{setting.name: arguments[setting.name] for setting in fields(Settings)})
         if not isinstance(pipeline, Pipeline):
             raise ConfigError(f"the first argument of Loader must be a Pipeline, not {pipeline!r}")
         if pin_memory and not torch.accelerator.is_available():

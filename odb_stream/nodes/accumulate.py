@@ -20,9 +20,7 @@ class Accumulate(BaseNode[Finished]):
     shorter window. ``rest`` is what a resume left of a window: it is completed first.
     """
 
-    def __init__(
-        self, source: BaseNode[Finished], *, steps: int, ranks: int, rest: Accumulation | None = None
-    ) -> None:
+    def __init__(self, source: BaseNode[Finished], *, steps: int, ranks: int, rest: Accumulation | None = None) -> None:
         super().__init__()
         self._rest = rest
         self._source = source

@@ -70,4 +70,3 @@ class PrepareRecords(BaseNode[Outcome]):
                 self._source_ended = True
                 return
             self._ahead.append((records, self._pool.submit(records)))
-

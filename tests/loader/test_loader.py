@@ -199,30 +199,6 @@ def test_the_report_adds_up():
     assert report["global"]["emitted"] == 300
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"budget": 128}, r"budget must be a Budget, not 128"),
-        ({"window": 0}, r"window is 0, but must be at least 1"),
-        ({"lookahead": -1}, r"lookahead is -1"),
-        ({"workers": -1}, r"workers is -1"),
-        ({"workers": 1.5}, r"workers must be an integer, not 1.5"),
-        ({"seed": -3}, r"seed is -3"),
-        ({"layout": "ragged"}, r"layout is 'ragged', but must be one of: padded, packed"),
-        ({"oversize": "ignore"}, r"oversize is 'ignore'"),
-        ({"max_bytes": 0}, r"max_bytes is 0"),
-        ({"pad_to_multiple_of": 0}, r"pad_to_multiple_of is 0"),
-        ({"pad_to_multiple_of": 256}, r"pad_to_multiple_of is 256, larger than Budget.tokens \(128\)"),
-        ({"pin_memory": True}, r"pin_memory is True, but torch sees no accelerator"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused_by_name(settings, message):
-    if settings.get("pin_memory") and torch.accelerator.is_available():
-        pytest.skip("there is an accelerator")
-    with pytest.raises(odb.ConfigError, match=message):
-        loader(Ready(4), **settings)
-
-
 def test_a_pipeline_refuses_what_is_no_source_or_stage():
     with pytest.raises(odb.ConfigError, match="must be a source such as Shards"):
         odb.Pipeline([1, 2, 3])
