@@ -11,7 +11,7 @@ from accelerate import Accelerator
 import odb_stream as odb
 from odb_stream.adapters.accelerate import accumulate, prepare
 from odb_stream.adapters.torch import Meter, to_device
-from odb_stream.cli.tiny_model import tiny_qwen3
+from odb_stream.tiny_model import tiny_qwen3
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 
 import odb_stream as odb
 from odb_stream.adapters.huggingface import StreamTrainer
-from odb_stream.cli.tiny_model import tiny_qwen3
+from odb_stream.tiny_model import tiny_qwen3
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer, callbacks
 
 import odb_stream as odb
 from odb_stream.adapters.lightning import ExactLoss, LoaderDataModule
-from odb_stream.cli.tiny_model import tiny_qwen3
+from odb_stream.tiny_model import tiny_qwen3
 
 
 class Chat(LightningModule):

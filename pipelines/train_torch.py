@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import odb_stream as odb
 from odb_stream.adapters.torch import Meter, clip_grad_norm, sync_when_due, to_device
-from odb_stream.cli.tiny_model import tiny_qwen3
+from odb_stream.tiny_model import tiny_qwen3
 
 
 def main() -> None:

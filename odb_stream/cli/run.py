@@ -114,9 +114,9 @@ def _stream(batches: Iterator["Batch"], live: LiveView) -> list[float]:
 
 
 def _train(batches: Iterator["Batch"], pipeline: "Pipeline", seed: int, live: LiveView) -> list[float]:
-    from odb_stream.cli.tiny_model import TinyTrainer
     from odb_stream.nodes.collate import pop_step
     from odb_stream.stages.visual import expander
+    from odb_stream.tiny_model import TinyTrainer
 
     expand = expander(pipeline.all_stages)
     losses: list[float] = []

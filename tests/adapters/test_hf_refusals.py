@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausa
 import odb_stream as odb
 from odb_stream.adapters.huggingface import StreamTrainer
 from odb_stream.adapters.huggingface.packing import check_packing, check_positions, has_mrope
-from odb_stream.cli.tiny_model import TEXT
+from odb_stream.tiny_model import TEXT
 
 CASE = Case((40,))
 

@@ -10,8 +10,8 @@ from hf_support import arguments
 
 import odb_stream as odb
 from odb_stream.adapters.huggingface import StreamTrainer
-from odb_stream.cli.tiny_model import tiny_qwen3, tiny_qwen3_vl
 from odb_stream.stages import ExpandVisualTokens
+from odb_stream.tiny_model import tiny_qwen3, tiny_qwen3_vl
 
 ROOT = Path(__file__).parents[2]
 VOCABULARY = 2_048

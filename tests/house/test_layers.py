@@ -21,7 +21,7 @@ LAYERS = {
     "ranks": 9,
     "nodes": 10,
     "": 11, "loader": 11,
-    "inspection": 12, "live": 12, "adapters": 12, "resume": 12,
+    "inspection": 12, "live": 12, "adapters": 12, "resume": 12, "tiny_model": 12,
     "cli": 13,
 }  # fmt: skip
 

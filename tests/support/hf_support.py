@@ -17,7 +17,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM, TrainerCallback, Trainin
 
 import odb_stream as odb
 from odb_stream.adapters.huggingface import StreamTrainer
-from odb_stream.cli.tiny_model import TEXT
+from odb_stream.tiny_model import TEXT
 
 RATE = 0.5
 

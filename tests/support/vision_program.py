@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import odb_stream as odb
 from odb_stream.adapters.torch import Meter, evaluate, whole_windows
-from odb_stream.cli.tiny_model import tiny_qwen3_vl
 from odb_stream.stages.visual import expander
+from odb_stream.tiny_model import tiny_qwen3_vl
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "pipelines"))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from vision_support import backend, processor
 
-from odb_stream.cli.tiny_model import TinyTrainer, tiny_qwen3_vl
 from odb_stream.errors import ConfigError
 from odb_stream.stages import ExpandVisualTokens, FixedTokens
+from odb_stream.tiny_model import TinyTrainer, tiny_qwen3_vl
 
 ROOT = Path(__file__).parents[2]
 

@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "pipelines"))
 import text_chat
 
 import odb_stream as odb
-from odb_stream.cli.tiny_model import TinyTrainer
 from odb_stream.live import LiveView
+from odb_stream.tiny_model import TinyTrainer
 
 
 def stretch(
