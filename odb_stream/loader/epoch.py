@@ -18,7 +18,7 @@ from odb_stream.nodes.channel import Channel
 from odb_stream.nodes.collate import STEP_KEY, Batch, Collate, Finished
 from odb_stream.nodes.decoder import Decoder
 from odb_stream.nodes.drops import Drops
-from odb_stream.nodes.loss_scale_guard import Watch, watched
+from odb_stream.nodes.loss_scale_guard import LossScaleFlag, guarded
 from odb_stream.nodes.pack import Pack
 from odb_stream.nodes.prefetch import Prefetch
 from odb_stream.sample import PreparedSample
@@ -141,7 +141,7 @@ class Epoch(Iterator[Batch]):
         self.stream = stream
         self._number = begin.epoch
         self._emitted_by_all = begin.samples_seen
-        self._watch = Watch()
+        self._scale_flag = LossScaleFlag()
         self._ended = False
         self._superseded = False
         self._finalizer = weakref.finalize(self, stream.close)
@@ -170,7 +170,7 @@ class Epoch(Iterator[Batch]):
         if step.ends_epoch:
             self._end()
         self._keep_state(step)
-        batch[STEP_KEY] = step.info if self._shop.world.size == 1 else watched(step.info, self._watch)
+        batch[STEP_KEY] = step.info if self._shop.world.size == 1 else guarded(step.info, self._scale_flag)
         return batch
 
     def _keep_state(self, step: Step) -> None:
@@ -203,7 +203,7 @@ class Epoch(Iterator[Batch]):
     def _warn_of_scale(self) -> None:
         """Warn once where a whole epoch went by on several ranks without a look at the loss scale."""
         shop = self._shop
-        if shop.world.size > 1 and self._emitted_by_all and not (self._watch.loss_scale_read or shop.warned_of_scale):
+        if shop.world.size > 1 and self._emitted_by_all and not (self._scale_flag.was_read or shop.warned_of_scale):
             shop.warned_of_scale = True
             logger.warning(
                 "rank %d: loss_scale was not read in a whole epoch on %d ranks, so ranks with few supervised tokens "

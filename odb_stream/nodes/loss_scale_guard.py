@@ -1,49 +1,61 @@
-"""Watched: a step info that notices whether its loss scale is ever looked at."""
+"""Loss-scale guard: step infos that notice whether anybody reads their loss scale."""
 
-import contextlib
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from odb_stream.sample import StepInfo
 
 
-class Watch:
-    """What was looked at in the steps of an epoch."""
+@dataclass
+class LossScaleFlag:
+    """Whether ``loss_scale`` was read, shared by the step infos of an epoch."""
 
-    def __init__(self) -> None:
-        self.loss_scale_read = False
+    was_read: bool = False
 
 
-class WatchedStepInfo(StepInfo):
-    """A step info that tells its ``watch``, if it has one, when ``loss_scale`` is read."""
+class GuardedStepInfo(StepInfo):
+    """A step info that raises its ``flag``, if it has one, when ``loss_scale`` is read."""
 
-    __slots__ = ("_watch",)
+    __slots__ = ("_flag",)
 
-    def __getattribute__(self, name: str) -> Any:
-        if name == "loss_scale":
-            with contextlib.suppress(AttributeError):  # `dataclasses.replace` makes one without a watch
-                object.__getattribute__(self, "_watch").loss_scale_read = True
-        return object.__getattribute__(self, name)
+    # The property hides the slot in which StepInfo keeps the value, so both directions go to that slot.
+    @property
+    def loss_scale(self) -> float:
+        """As in :class:`StepInfo`."""
+        # `dataclasses.replace` makes an instance without a flag, because a flag is not a field.
+        if (flag := getattr(self, "_flag", None)) is not None:
+            flag.was_read = True
+        return float(_slot("loss_scale").__get__(self))
+
+    @loss_scale.setter
+    def loss_scale(self, value: float) -> None:
+        # Only StepInfo's __init__ gets here: assignments to a frozen dataclass are refused before.
+        _slot("loss_scale").__set__(self, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle, and copy, as a plain step info."""
+        """Pickle and copy as a plain step info: a flag in another process would tell nobody."""
         return _plain, (_values(self),)
 
 
-def watched(info: StepInfo, watch: Watch) -> StepInfo:
-    """The same step info, watched."""
-    seen = WatchedStepInfo(**_values(info))
-    object.__setattr__(seen, "_watch", watch)
-    return seen
+def guarded(info: StepInfo, flag: LossScaleFlag) -> StepInfo:
+    """The same step info, which raises ``flag`` when its loss scale is read."""
+    copied = GuardedStepInfo(**_values(info))
+    object.__setattr__(copied, "_flag", flag)
+    return copied
 
 
 def changed(info: StepInfo, **changes: Any) -> StepInfo:
-    """A plain step info with some other values; unlike ``dataclasses.replace`` it counts as no look at the others."""
+    """A plain step info with some other values. Unlike ``dataclasses.replace`` it does not count as reading one."""
     return StepInfo(**_values(info) | changes)
 
 
 def _values(info: StepInfo) -> dict[str, Any]:
-    return {field.name: object.__getattribute__(info, field.name) for field in fields(info)}
+    return {field.name: _slot(field.name).__get__(info) for field in fields(info)}
+
+
+def _slot(name: str) -> Any:
+    """The descriptor through which StepInfo itself stores a field, whatever a subclass puts before it."""
+    return getattr(StepInfo, name)
 
 
 def _plain(values: dict[str, Any]) -> StepInfo:
