@@ -83,4 +83,4 @@ def test_the_rows_of_the_table_are_what_a_batch_holds():
             for batch in loader:
                 beyond_text |= set(batch) - {"input_ids", "labels", "attention_mask", "use_cache", "odb_step"}
                 beyond_text -= {name for name in batch if name.startswith(("cu_seq_lens", "max_length"))}
-    assert set(table("What comes out")) == beyond_text
+    assert set(table("What a batch contains")) == beyond_text
