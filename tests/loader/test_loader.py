@@ -1,11 +1,11 @@
 """The Loader as a training loop meets it: coverage, budget, determinism, early ends and the report."""
 
 import gc
-import threading
 
 import pytest
 import torch
 from loader_data import Ready, drop_all, drop_thirds, fail_at_fifty, jitter
+from waiting import PATIENCE, background_threads
 
 import odb_stream as odb
 
@@ -154,18 +154,14 @@ def test_an_ended_iterator_stays_ended():
         assert next(iterator, None) is None
 
 
-def background_threads():
-    return {thread for thread in threading.enumerate() if thread.name.startswith("odb_stream")}
-
-
 def test_close_ends_the_thread_and_a_closed_loader_says_so(monkeypatch):
-    monkeypatch.setattr("odb_stream.loader.loader.JOIN_SECONDS", 60)
-    others = background_threads()
+    monkeypatch.setattr("odb_stream.loader.loader.JOIN_SECONDS", PATIENCE)
+    others = set(background_threads())
     stream = loader(Ready(3000))
     next(iterator := iter(stream))
     stream.close()
     stream.close()
-    assert background_threads() <= others
+    assert set(background_threads()) <= others
     with pytest.raises(odb.ConfigError, match="closed"):
         iter(stream)
     with pytest.raises(odb.StateError):
@@ -173,13 +169,13 @@ def test_close_ends_the_thread_and_a_closed_loader_says_so(monkeypatch):
 
 
 def test_a_dropped_iterator_ends_its_thread():
-    others = background_threads()
+    others = set(background_threads())
     stream = loader(Ready(3000))
     next(iter(stream))
     gc.collect()
-    for thread in background_threads() - others:
-        thread.join(60)
-    assert background_threads() <= others
+    for thread in set(background_threads()) - others:
+        thread.join(PATIENCE)
+    assert set(background_threads()) <= others
     stream.close()
 
 

@@ -1,7 +1,7 @@
 """Signs of life: clocks, ages, and what a rank concludes from them."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_store import MemoryStore
+from waiting import PATIENCE, eventually
 
 from odb_stream.ranks import heartbeat
 from odb_stream.ranks.heartbeat import MOST_SECONDS, Ages, Heartbeat, RunningClock
 from odb_stream.ranks.liveness import Lifelines
 from odb_stream.ranks.peer_events import News
 from odb_stream.ranks.rendezvous import Rendezvous
-
-PATIENCE = 60.0
 
 
 def test_a_pause_of_this_process_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +77,7 @@ class Crew:
     def let_beat(self, *ranks: int) -> None:
         """Wait until each of these ranks has made a whole beat more."""
         before = [self.beats[rank]._count for rank in ranks]
-        wait_until(lambda: all(self.beats[rank]._count >= n + 2 for rank, n in zip(ranks, before, strict=True)))
+        eventually(lambda: all(self.beats[rank]._count >= n + 2 for rank, n in zip(ranks, before, strict=True)))
 
     def let_finish_its_beat(self, rank: int) -> None:
         """Wait until a heartbeat listens anew, so that a beat that it was in the midst of is over."""
@@ -129,7 +128,7 @@ def test_silence_matters_only_while_one_waits() -> None:
         crew.beats[2].stop(PATIENCE)
         crew.let_beat(0, 1)
         clock.seconds += 8.0
-        wait_until(lambda: [crew.beats[rank].still(7.0) for rank in (0, 1)] == [(2,), (2,)])
+        eventually(lambda: [crew.beats[rank].still(7.0) for rank in (0, 1)] == [(2,), (2,)])
         crew.let_beat(0, 1)
         assert crew.news(0, within=0.0) is None
         crew.beats[1].waiting = True
@@ -140,24 +139,16 @@ def test_a_store_that_does_not_answer_is_noticed_by_the_age_of_its_last_answer()
     with Crew() as crew:
         crew.let_beat(1)
         crew.store.answers.clear()
-        wait_until(lambda: crew.beats[1].silence() > 0.5)
+        eventually(lambda: crew.beats[1].silence() > 0.5)
         assert crew.beats[1].news is None
         crew.store.answers.set()
-        wait_until(lambda: crew.beats[1].silence() < 0.5)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if condition():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("it never came to be")
+        eventually(lambda: crew.beats[1].silence() < 0.5)
 
 
 def test_a_lost_store_is_remembered_and_news_still_heard() -> None:
     with Crew() as crew:
         crew.store.lose()
-        wait_until(lambda: crew.beats[1].lost is not None)
+        eventually(lambda: crew.beats[1].lost is not None)
         assert crew.news(1, within=0.0) is None
         crew.beats[1].publish(News("died", (0,)))
         assert crew.news(1) == News("died", (0,))

@@ -6,13 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from waiting import PATIENCE
 
 from odb_stream.ranks.addresses import own_addresses
 from odb_stream.ranks.dialing import dial
 from odb_stream.ranks.liveness import TAKEN, Lifelines
 from odb_stream.ranks.peer_events import News
-
-PATIENCE = 60.0
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_store import MemoryStore
+from waiting import PATIENCE
 
 from odb_stream.errors import AlignmentTimeout, PeerError
 from odb_stream.ranks.peer_events import News
 from odb_stream.ranks.rendezvous import Rendezvous
 
 LEFT_2 = News("left", (2,))
-PATIENCE = 60.0
 
 
 class Threads:

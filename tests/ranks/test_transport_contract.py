@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from transport_programs import Program, program_strategy, run_program, seeded_program
-from transport_ranks import Build, Outcome, Ranks, ranks_in_memory, ranks_over_gloo, threads_ended
+from transport_ranks import Build, Outcome, Ranks, ranks_in_memory, ranks_over_gloo
+from waiting import threads_end
 
 from odb_stream.errors import PeerError
 from odb_stream.ranks.transport import InMemory, Left, Transport
@@ -122,7 +123,7 @@ def wait_or_leave(build: Build, line: Connection, leaver: int, point: str) -> in
         return 0
     finally:
         transport.close()
-        threads_ended()
+        threads_end()
 
 
 @pytest.mark.parametrize(("leaver", "point"), [(0, "gather"), (1, "gather"), (2, "gather"), (1, "exchange")])
@@ -168,7 +169,7 @@ def leave_while_waiting(build: Build, line: Connection, point: str) -> None:
         finally:
             leaver.join()
             transport.close()
-            threads_ended()
+            threads_end()
     transport.gather(ONE)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.distributed as dist
-from transport_ranks import PATIENCE, Build, Outcome, native_threads, open_descriptors, ranks_over_gloo, threads_ended
+from transport_ranks import Build, Outcome, ranks_over_gloo
+from waiting import PATIENCE, descriptors, native_threads, threads_end
 
 from odb_stream.config import World
 from odb_stream.errors import PeerError
@@ -41,8 +42,8 @@ def build_and_close(build: Build, line: Connection, way: str) -> list[tuple[int,
         else:
             transport.close()
         settled(line, number)
-        threads_ended()
-        counts.append((open_descriptors(), native_threads(), threading.active_count()))
+        threads_end()
+        counts.append((descriptors(), native_threads(), threading.active_count()))
     return counts
 
 

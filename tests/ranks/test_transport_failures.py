@@ -8,7 +8,8 @@ from multiprocessing.connection import Connection, Pipe
 import numpy as np
 import pytest
 import torch.distributed as dist
-from transport_ranks import PATIENCE, Build, Ranks, host_store, processes, ranks_over_gloo
+from transport_ranks import Build, Ranks, host_store, processes, ranks_over_gloo
+from waiting import PATIENCE
 
 from odb_stream.config import World
 from odb_stream.errors import ConfigError

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 SCRIPT = Path(__file__).parents[1] / "support" / "rank_in_namespace.py"
 HERE, THERE = "10.213.0.1", "10.213.0.2"
 TIMEOUT = 10.0
-PATIENCE = 60.0
 
 
 def ip(*words: str) -> None:

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 from http_server import Fault, FaultyServer
-from storage_support import fetching_threads, nothing_fetches
+from storage_support import nothing_fetches
+from waiting import background_threads
 
 from odb_stream import storage
 from odb_stream.errors import ConfigError, ShardError
@@ -228,7 +229,7 @@ def test_closing_early_ends_the_thread_at_once(http: FaultyServer) -> None:
     nothing_fetches()  # threads of earlier tests may not be quite at their end
     with storage.open_stream(f"{http.url}/big", options=options) as stream:
         stream.read(10)
-        assert len(fetching_threads()) == 1
+        assert len(background_threads("odb_stream-fetch")) == 1
     nothing_fetches()
     forgotten = storage.open_stream(f"{http.url}/big", options=options)
     del forgotten

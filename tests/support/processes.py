@@ -1,16 +1,13 @@
-"""What the tests ask of the operating system: scripts in a session of their own, who is left in it, what is open."""
+"""Scripts of tests in a session of their own, and which processes of the session still run."""
 
 import os
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-DEADLINE = 60.0
-"""Seconds after which a test gives up; nothing takes nearly as long unless it hangs."""
+from waiting import PATIENCE
 
 HEAD = """
 import os, signal, sys, threading
@@ -31,14 +28,6 @@ def hold(sample):
 def records(count):
     return [Record(SampleRef(0, 0, i, -1), f"key{i}", "a.tar") for i in range(count)]
 """
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds; fail at the deadline."""
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "still not so at the deadline"
-        threading.Event().wait(0.02)
 
 
 def stat(pid: int) -> list[str] | None:
@@ -66,14 +55,6 @@ def session_members(session: int) -> list[int]:
     return [pid for pid in pids if running(pid) and (stat(pid) or ["", "", "", ""])[3] == str(session)]
 
 
-def shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm"))
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 @contextmanager
 def script(source: str, tmp_path: Path, *arguments: str, head: str = HEAD) -> Iterator["subprocess.Popen[str]"]:
     """Run a script from a file in its own session; whatever is left of the session is killed in the end."""
@@ -98,5 +79,5 @@ def script(source: str, tmp_path: Path, *arguments: str, head: str = HEAD) -> It
 
 def finished(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     """Exit code, standard output and error of a script that ends by itself."""
-    output, error = process.communicate(timeout=DEADLINE)
+    output, error = process.communicate(timeout=PATIENCE)
     return process.returncode, output, error

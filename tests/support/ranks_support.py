@@ -5,11 +5,9 @@ import multiprocessing
 import os
 import signal
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -17,9 +15,6 @@ from typing import Any
 
 DEADLINE = 180.0
 """Seconds after which whatever still runs is killed and the test fails; only what hangs takes nearly as long."""
-
-PATIENCE = 60.0
-"""Seconds after which a rank gives up on the end of a thread or a process; only what hangs takes nearly as long."""
 
 PRELOADED = ["torch.distributed", "odb_stream.loader.loader", "pytest"]
 """What the fork server imports once, so that a rank starts in milliseconds."""
@@ -170,52 +165,3 @@ def join_group(rank: int, size: int, talk: Connection) -> None:
         store = dist.TCPStore("127.0.0.1", talk.recv(), size, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     dist.barrier()  # a short function may be through, and the store's host gone, before others have come so far
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until the system has done what it was asked for; fail when it does not."""
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < until, f"still not so after {PATIENCE} s"
-        threading.Event().wait(0.02)
-
-
-def loader_threads() -> list[str]:
-    """The names of the threads of loaders that run in this process."""
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("odb_stream")]
-
-
-def children() -> list[int]:
-    """The processes that this one has started and that still run."""
-    found = []
-    for path in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
-            state, parent = (path / "stat").read_text().rpartition(")")[2].split()[:2]
-            if int(parent) == os.getpid() and state not in "ZX":
-                found.append(int(path.name))
-    return found
-
-
-def descriptors() -> int:
-    """How many descriptors this process has open."""
-    return len(os.listdir("/proc/self/fd"))
-
-
-def native_threads() -> int:
-    """How many threads this process has, those of libraries included."""
-    return len(os.listdir("/proc/self/task"))
-
-
-def threads_end(name: str) -> None:
-    """Wait for the end of the threads whose names begin so."""
-    for thread in threading.enumerate():
-        if thread.name.startswith(name):
-            thread.join(PATIENCE)
-            assert not thread.is_alive(), thread.name
-
-
-def nothing_is_left() -> None:
-    """Wait for the end of what a closed loader had running."""
-    threads_end("odb_stream")
-    assert loader_threads() == []
-    eventually(lambda: children() == [])

@@ -1,21 +1,15 @@
-"""What the storage tests share: small shards, and a look at the threads that fetch."""
+"""What the storage tests share: small shards, and the end of the threads that fetch."""
 
 import io
 import random
 import tarfile
-import threading
 
-
-def fetching_threads() -> list[threading.Thread]:
-    """The threads of streams that are open."""
-    return [thread for thread in threading.enumerate() if thread.name == "odb_stream-fetch"]
+from waiting import threads_end
 
 
 def nothing_fetches() -> None:
     """Wait for the end of the threads of closed streams."""
-    for thread in fetching_threads():
-        thread.join(60)
-    assert not fetching_threads()
+    threads_end("odb_stream-fetch")
 
 
 def make_shard(first: int, samples: int, size: int = 2_000) -> bytes:

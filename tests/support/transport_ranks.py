@@ -15,12 +15,12 @@ from multiprocessing.connection import Connection, Pipe
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
+from waiting import PATIENCE
+
 from odb_stream.config import World
 from odb_stream.errors import PeerError
 from odb_stream.ranks.transport import InMemoryHub, Left, Local, Transport
 
-PATIENCE = 60.0
-"""Seconds after which a test gives up: a tenth of the timeout of most ranks here, and nothing takes nearly as long."""
 Build = Callable[[], Transport]
 Body = Callable[..., Any]
 
@@ -172,19 +172,3 @@ def host_store(line: Connection) -> None:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     line.send(store.port)
     threading.Event().wait()
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-def native_threads() -> int:
-    return len(os.listdir("/proc/self/task"))
-
-
-def threads_ended() -> None:
-    """Wait for the threads of transports that were closed; fails the test when one does not end."""
-    for thread in threading.enumerate():
-        if thread.name.startswith("odb_stream"):
-            thread.join(PATIENCE)
-            assert not thread.is_alive(), thread.name

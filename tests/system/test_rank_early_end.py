@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from ranks_support import descriptors, eventually, native_threads, nothing_is_left, run_ranks, threads_end, values
+from ranks_support import run_ranks, values
 from ranks_training import Case, numbers_of, take, watched_epoch
+from waiting import descriptors, eventually, native_threads, nothing_is_left, threads_end
 
 import odb_stream as odb
 

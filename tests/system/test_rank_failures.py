@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from ranks_data import FailAt, forbid
-from ranks_support import run_ranks, threads_end, values
+from ranks_support import run_ranks, values
 from ranks_training import Case, numbers_of
+from waiting import threads_end
 
 import odb_stream as odb
 

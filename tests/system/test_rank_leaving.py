@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from ranks_support import nothing_is_left, run_ranks, threads_end, values
+from ranks_support import run_ranks, values
 from ranks_training import Case, numbers_of, take
+from waiting import nothing_is_left, threads_end
 
 import odb_stream as odb
 

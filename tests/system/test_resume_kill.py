@@ -1,6 +1,5 @@
 """A training run whose ranks are killed again and again ends with the very model of one that ran through."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,9 +7,9 @@ from typing import IO
 
 import pytest
 import torch
-from ranks_support import eventually
 from test_resume_pipelines import write
 from torchrun_support import held_at
+from waiting import eventually, shared_memory
 
 SCRIPT = Path(__file__).parents[1] / "support" / "train_and_save.py"
 SECONDS = 120.0
@@ -67,10 +66,6 @@ class Job:
         output = self.ranks[rank].stdout
         assert output is not None
         return output
-
-
-def shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm"))
 
 
 def same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:

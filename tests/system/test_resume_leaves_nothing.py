@@ -5,7 +5,7 @@ import json
 
 import pytest
 from loader_data import Ready
-from ranks_support import children, descriptors, eventually, loader_threads
+from waiting import background_threads, children, descriptors, eventually
 
 import odb_stream as odb
 
@@ -35,7 +35,7 @@ def test_nothing_grows_over_many_loads(workers: int, times: int) -> None:
         assert descriptors() <= before[0]
         assert len(children()) <= before[1]
     # With workers, multiprocessing keeps one process of its own, its resource tracker, until this one ends.
-    eventually(lambda: not loader_threads() and len(children()) <= others + (workers > 0))
+    eventually(lambda: not background_threads() and len(children()) <= others + (workers > 0))
 
 
 def test_a_new_loader_for_each_load_gives_everything_back() -> None:
@@ -47,5 +47,5 @@ def test_a_new_loader_for_each_load_gives_everything_back() -> None:
         with loader(0) as stream:
             stream.load_state_dict(state)
             odb.pop_step(next(iter(stream)))
-    eventually(lambda: not loader_threads())
+    eventually(lambda: not background_threads())
     assert descriptors() <= before

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import worker_stages
-from processes import DEADLINE, eventually
+from waiting import PATIENCE, eventually
 
 from odb_stream.errors import ConfigError, WorkerError
 from odb_stream.prepare.records import Lane, Prepare
@@ -24,7 +24,7 @@ def prepare(*stages: Stage) -> Prepare:
 def failure_of(pool: WorkerPool) -> str:
     """The message of the pool's end, which every later call repeats."""
     with pytest.raises(WorkerError) as caught:
-        pool.submit(worker_stages.records(2)).result(DEADLINE)
+        pool.submit(worker_stages.records(2)).result(PATIENCE)
     with pytest.raises(WorkerError) as again:
         pool.submit(worker_stages.records(2))
     assert str(caught.value) == str(again.value)
@@ -39,7 +39,7 @@ def test_killed_worker_is_named_with_its_work(tmp_path: Path) -> None:
         os.kill(int(holding.read_text()), signal.SIGKILL)
         for future in futures:
             with pytest.raises(WorkerError, match=r"SIGKILL while preparing 4 records from a\.tar") as told:
-                future.result(DEADLINE)
+                future.result(PATIENCE)
     assert "key 'key9'" in str(told.value)
     assert "out of memory" in str(told.value)
 
@@ -48,7 +48,7 @@ def test_idle_worker_killed(tmp_path: Path) -> None:
     before = set(multiprocessing.active_children())
     with WorkerPool(prepare(), 2) as pool:
         for _ in range(2):
-            pool.submit(worker_stages.records(1)).result(DEADLINE)
+            pool.submit(worker_stages.records(1)).result(PATIENCE)
         (one, other) = set(multiprocessing.active_children()) - before
         os.kill(one.pid or 0, signal.SIGKILL)
         eventually(lambda: other.exitcode is not None)
@@ -105,9 +105,9 @@ def test_daemonic_process_is_refused() -> None:
     answers, theirs = context.Pipe()
     process = context.Process(target=build_in_daemon, args=(theirs,), daemon=True)
     process.start()
-    assert answers.poll(DEADLINE)
+    assert answers.poll(PATIENCE)
     assert "daemonic process" in answers.recv()
-    process.join(DEADLINE)
+    process.join(PATIENCE)
     answers.close()
     theirs.close()
 

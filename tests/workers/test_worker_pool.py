@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import worker_stages
-from processes import DEADLINE, descriptors, eventually, shared_memory
+from waiting import PATIENCE, descriptors, eventually, shared_memory
 
 from odb_stream.errors import ConfigError, OdbStreamError, StageError, WorkerError
 from odb_stream.prepare.records import Lane, Prepare
@@ -36,7 +36,7 @@ def run(workers: int, *stages: Stage, chunk: int = 7, count: int = 40) -> list[o
     chunks: list[list[Record]] = [everything[i : i + chunk] for i in range(0, count, chunk)]
     with WorkerPool(prepare(*stages), workers) as pool:
         futures = [pool.submit(records) for records in chunks]
-        prepared = [future.result(DEADLINE) for future in futures]
+        prepared = [future.result(PATIENCE) for future in futures]
         assert prepared[0] is pool.wait(futures[0])
     return [
         told(outcome) for result, records in zip(prepared, chunks, strict=True) for outcome in result.outcomes(records)
@@ -62,14 +62,14 @@ def test_constructor_does_not_wait_for_the_workers() -> None:
 def test_light_stages_load_no_heavy_module_in_the_worker() -> None:
     with WorkerPool(prepare(worker_stages.heavy_modules), 1) as pool:
         records = worker_stages.records(1)
-        (sample,) = pool.submit(records).result(DEADLINE).outcomes(records)
+        (sample,) = pool.submit(records).result(PATIENCE).outcomes(records)
     assert isinstance(sample, PreparedSample)
     assert sample.input_ids.tolist() == [1, 0]
 
 
 def test_failure_in_a_worker_brings_its_traceback() -> None:
     with WorkerPool(prepare(worker_stages.fail_at_30), 1) as pool:
-        failure = pool.submit(worker_stages.records(3, start=30)).result(DEADLINE).failure
+        failure = pool.submit(worker_stages.records(3, start=30)).result(PATIENCE).failure
     assert type(failure) is StageError
     assert "fail_at_30 raised ValueError: thirty is too much" in str(failure)
     assert "a.tar, key 'key30' (sample 30, byte offset 15360)" in str(failure)
@@ -101,7 +101,7 @@ def test_rounds_of_open_and_close_leave_nothing() -> None:
         with WorkerPool(prepare(), 2) as pool:
             futures = [pool.submit(worker_stages.records(3)) for _ in range(3)]
             if round_number % 2:  # every other round is closed in the middle of the start
-                assert [len(future.result(DEADLINE).lengths) for future in futures] == [3, 3, 3]
+                assert [len(future.result(PATIENCE).lengths) for future in futures] == [3, 3, 3]
 
 
 @pytest.mark.usefixtures("surroundings")
@@ -128,18 +128,18 @@ def test_forgotten_pool_is_collected(tmp_path: Path) -> None:
     eventually(holding.exists)
     del pool
     gc.collect()
-    assert isinstance(future.exception(DEADLINE), WorkerError)
+    assert isinstance(future.exception(PATIENCE), WorkerError)
 
 
 def test_forked_copy_does_not_end_the_workers() -> None:
     with WorkerPool(prepare(), 1) as pool:
-        pool.submit(worker_stages.records(1)).result(DEADLINE)
+        pool.submit(worker_stages.records(1)).result(PATIENCE)
         child = os.fork()
         if child == 0:
             pool.close()
             os._exit(0)
         os.waitpid(child, 0)
-        assert len(pool.submit(worker_stages.records(2)).result(DEADLINE).lengths) == 2
+        assert len(pool.submit(worker_stages.records(2)).result(PATIENCE).lengths) == 2
 
 
 def test_inline_pool_closes_too() -> None:

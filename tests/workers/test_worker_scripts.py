@@ -7,18 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import (
-    DEADLINE,
-    HEAD,
-    eventually,
-    finished,
-    running,
-    script,
-    session_members,
-    shared_memory,
-    signal_mask,
-    stat,
-)
+from processes import HEAD, finished, running, script, session_members, signal_mask, stat
+from waiting import PATIENCE, eventually, shared_memory
 
 SIGINT_BIT = 1 << (signal.SIGINT - 1)
 
@@ -174,7 +164,7 @@ with WorkerPool(Prepare((Lane(opener, (functools.partial(weigh, bytes({ballast})
 
 def run_python(arguments: list[str], source: str | None = None) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, *arguments], input=source, capture_output=True, text=True, timeout=DEADLINE, check=False
+        [sys.executable, *arguments], input=source, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
 
 
@@ -214,7 +204,7 @@ def test_module_run_by_name(name: str, tmp_path: Path) -> None:
     target.write_text(body)
     module = "whole" if name == "whole.__main__" else "whole.script"
     result = subprocess.run(
-        [sys.executable, "-m", module], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE, check=False
+        [sys.executable, "-m", module], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     if name == "whole":
         assert (result.returncode, result.stdout) == (0, "3\n")
