@@ -2,10 +2,8 @@
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-
-from torchdata.nodes import BaseNode
 
 from odb_stream.batching.cost import Footprint
 from odb_stream.checkpoint.fit import Saved
@@ -15,7 +13,7 @@ from odb_stream.errors import OdbStreamError, StateError
 from odb_stream.loader.statistics import Totals
 from odb_stream.nodes.mixed_modality import DummyRule
 from odb_stream.nodes.pack import Held
-from odb_stream.nodes.prepare import Outcome, PrepareRecords
+from odb_stream.nodes.prepare import PrepareRecords, RecordOutcome
 from odb_stream.nodes.read import CHUNK, Read
 from odb_stream.nodes.waits import Waits
 from odb_stream.ranks.transport import Transport
@@ -72,7 +70,7 @@ class Passes:
         self._rest = rest
         self.readings: list[Reading] = []
 
-    def open(self, number: int, position: ReadingPosition) -> BaseNode[Outcome]:
+    def open(self, number: int, position: ReadingPosition) -> Iterator[RecordOutcome]:
         """The prepared records of a pass, in order, from a position on."""
         shop = self._shop
         reading = shop.reading(number, self._rest)

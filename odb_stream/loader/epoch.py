@@ -4,8 +4,6 @@ import logging
 import weakref
 from collections.abc import Iterator
 
-from torchdata.nodes import BaseNode
-
 from odb_stream.batching.ledger import Ledger
 from odb_stream.batching.program import Program
 from odb_stream.checkpoint.fit import Carried, Saved
@@ -14,13 +12,12 @@ from odb_stream.loader.context import Passes, Shop
 from odb_stream.loader.statistics import Totals
 from odb_stream.nodes.accumulate import Accumulate
 from odb_stream.nodes.align import Align, Step
-from odb_stream.nodes.channel import Channel
 from odb_stream.nodes.collate import STEP_KEY, Batch, Collate, Finished
 from odb_stream.nodes.decoder import Decoder
 from odb_stream.nodes.drops import Drops
 from odb_stream.nodes.loss_scale_guard import LossScaleFlag, guarded
 from odb_stream.nodes.pack import Pack
-from odb_stream.nodes.prefetch import Prefetch
+from odb_stream.nodes.prefetch import Channel, Prefetch
 from odb_stream.sample import PreparedSample
 
 logger = logging.getLogger(__name__)
@@ -78,10 +75,10 @@ class Stream:
             dummy=shop.dummy,
             epoch=begin.epoch,
             waits=shop.waits,
+            moved_in=0 if begin.step is None else begin.step.moved_in,
+            moved_out=0 if begin.step is None else begin.step.moved_out,
         )
-        self.align.taken = begin.taken
-        if begin.step is not None:
-            self.align.moved_in, self.align.moved_out = begin.step.moved_in, begin.step.moved_out
+        self._taken = begin.taken
         self._prefetch = Prefetch(
             Collate(self.align, settings),
             channel=channel,
@@ -89,18 +86,23 @@ class Stream:
             at_end=self.align.finish,
             after=shop.last_thread,
         )
-        self._head: BaseNode[Finished] = self._prefetch
+        self._head: Iterator[Finished] = self._prefetch
         if settings.grad_accum > 1:
             self._head = Accumulate(
                 self._prefetch, steps=settings.grad_accum, ranks=shop.world.size, rest=begin.accumulation
             )
         shop.last_thread = self._prefetch.thread
-        self._prefetch.start()
 
     def take(self) -> Finished:
         """The next finished batch; raises StopIteration at the end and whatever ended the stream otherwise."""
-        finished: Finished = next(self._head)
+        finished = next(self._head)
+        self._taken += finished.step.info.samples
         return finished
+
+    @property
+    def taken(self) -> int:
+        """Samples of this rank that the training loop took."""
+        return self._taken
 
     def close(self) -> None:
         """Stop at once; what was not taken is let go and counted."""
@@ -117,7 +119,7 @@ class Stream:
         if ended:
             return
         here, moved = self._expected(), self.align.moved_in - self.align.moved_out
-        self._shop.mine.abandoned += here + moved - self.align.taken - self.drops.by_reason.total()
+        self._shop.mine.abandoned += here + moved - self._taken - self.drops.by_reason.total()
         self._shop.everyone.abandoned = self._shop.mine.abandoned
 
     def add_to(self, mine: Totals, everyone: Totals) -> None:
@@ -163,7 +165,6 @@ class Epoch(Iterator[Batch]):
         except StopIteration:
             self._finish()
             raise
-        self.stream.align.taken += step.info.samples
         self._emitted_by_all += step.totals.samples
         self._shop.mine.count(step.info)
         self._shop.everyone.count_all(step.totals)
@@ -176,7 +177,7 @@ class Epoch(Iterator[Batch]):
     def _keep_state(self, step: Step) -> None:
         shop = self._shop
         number = self._number + step.ends_epoch
-        stream, taken = self.stream.program.epoch, self.stream.align.taken
+        stream, taken = self.stream.program.epoch, self.stream.taken
         rest = None if step.ends_epoch else self.stream.rest
         saved = Saved(
             number, stream, shop.mine.copy(), shop.everyone.copy(), step.state, step.accumulation, taken, rest

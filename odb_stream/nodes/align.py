@@ -1,11 +1,10 @@
 """Align: drives this rank's program over the transport, so that all ranks make the same steps; yields these."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from torchdata.nodes import BaseNode
 
 from odb_stream.batching.events import Decode, Deliver, Exchange, Gather
 from odb_stream.batching.groups import Counts, Group, Integers
@@ -47,10 +46,11 @@ class Accumulation(NamedTuple):
     supervised: int
 
 
-class Align(BaseNode[Step]):
-    """Yields steps. Runs in the background thread; the only place that talks to other ranks.
+class Align(Iterator[Step]):
+    """A plain iterator of steps. Runs in the background thread; the only place that talks to other ranks.
 
-    What gathers and exchanges take is counted in ``waits``.
+    The time that gathers and exchanges take is counted in ``waits``. ``moved_in`` and ``moved_out`` count the samples
+    that came from and went to other ranks, those before a resume included.
     """
 
     def __init__(
@@ -63,8 +63,9 @@ class Align(BaseNode[Step]):
         dummy: DummyRule | None,
         epoch: int,
         waits: Waits,
+        moved_in: int = 0,
+        moved_out: int = 0,
     ) -> None:
-        super().__init__()
         self._waits = waits
         self._decoder = decoder
         self._dummy = dummy
@@ -77,14 +78,10 @@ class Align(BaseNode[Step]):
         self._epoch = epoch
         self._saved_round: tuple[RoundState, dict[str, Any]] | None = None
         self._broken = False
-        self.moved_in = 0
-        """Samples that came from other ranks."""
-        self.moved_out = 0
-        """Samples that went to other ranks."""
-        self.taken = 0
-        """Samples that the training loop has taken."""
+        self.moved_in = moved_in
+        self.moved_out = moved_out
 
-    def next(self) -> Step:
+    def __next__(self) -> Step:
         while True:
             event = self._run.send(self._answer)
             self._answer = None
@@ -105,12 +102,10 @@ class Align(BaseNode[Step]):
         except (OdbStreamError, Left) as error:
             logger.debug("rank %d: after its loop had left: %s", self._transport.rank, error)
 
-    def get_state(self) -> dict[str, Any]:
-        return {"round": self.program.round}
-
     def _answered(self, event: Gather | Exchange | Decode) -> Any:
         if isinstance(event, Decode):
             return self._decoder.decode(event.groups, event.upcoming, first=event.first)
+        # Set while the transport works, and left set by whatever it raises: `finish` must not use it again then.
         self._broken = True
         answer = self._gathered(event) if isinstance(event, Gather) else self._exchanged(event)
         self._broken = False

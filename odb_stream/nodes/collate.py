@@ -1,11 +1,10 @@
 """Collate: the samples of a step become one dict of tensors, padded or packed, as transformers models take it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torchdata.nodes import BaseNode
 
 from odb_stream.batching.cost import Footprint
 from odb_stream.config import Settings
@@ -28,26 +27,22 @@ class Finished(NamedTuple):
     step: Step
 
 
-class Collate(BaseNode[Finished]):
-    """Yields finished batches."""
+class Collate(Iterator[Finished]):
+    """A plain iterator of finished batches."""
 
-    def __init__(self, source: BaseNode[Step], settings: Settings) -> None:
-        super().__init__()
+    def __init__(self, source: Iterator[Step], settings: Settings) -> None:
         self._source = source
         self._pad_token = settings.pad_token_id
         self._footprint = Footprint.of(settings)
         self._pin = settings.pin_memory
 
-    def next(self) -> Finished:
+    def __next__(self) -> Finished:
         step = next(self._source)
         build = padded if self._footprint.layout == "padded" else packed
         batch = build(step.samples, self._footprint, self._pad_token)
         if self._pin:
             batch = {key: value.pin_memory() if torch.is_tensor(value) else value for key, value in batch.items()}
         return Finished(batch, step)
-
-    def get_state(self) -> dict[str, Any]:
-        return {"source": self._source.state_dict()}
 
 
 def pop_step(batch: Batch) -> StepInfo:

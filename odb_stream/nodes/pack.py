@@ -1,9 +1,7 @@
 """Pack: prepared samples enter the window and leave it as groups; drops and oversize samples are settled here."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
-
-from torchdata.nodes import BaseNode
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from odb_stream.batching.account import Account
 from odb_stream.batching.cost import Footprint, Size
@@ -13,10 +11,10 @@ from odb_stream.checkpoint.state import References
 from odb_stream.config import Settings
 from odb_stream.errors import ConfigError, OdbStreamError, OversizeError
 from odb_stream.nodes.drops import DropCounts, Drops
-from odb_stream.nodes.prepare import Outcome
+from odb_stream.nodes.prepare import RecordOutcome
 from odb_stream.sample import START, Drop, PreparedSample, ReadingPosition, Record, SampleRef
 
-OpenPass = Callable[[int, ReadingPosition], BaseNode[Outcome]]
+OpenPass = Callable[[int, ReadingPosition], Iterator[RecordOutcome]]
 """Opens one pass of this rank over its data, by number, from a position on."""
 
 Held = tuple[SampleRef, int]
@@ -49,11 +47,11 @@ class PackSnapshot(NamedTuple):
         return cls(pass_number, START, (), (), False, 0, 0, 0, 0)
 
 
-class Pack(BaseNode[Group[PreparedSample]]):
-    """Yields the groups of one rank; a round must be begun first, which sets the window.
+class Pack:
+    """The packing stage of one rank, which its program drives: begin a round, then take its groups one by one.
 
-    With ``repeat`` the data start again, as the next pass, whenever they end. ``begin`` is where to go on: what it
-    holds is read again when the first round begins.
+    With ``repeat`` the data start again, as the next pass, whenever they end. ``begin`` is where to continue; the
+    samples that it holds are read again when the first round begins.
     """
 
     def __init__(
@@ -67,7 +65,6 @@ class Pack(BaseNode[Group[PreparedSample]]):
         begin: PackSnapshot,
         repeat: bool,
     ) -> None:
-        super().__init__()
         self._open_pass = open_pass
         self._reread = reread
         self._repeat = repeat
@@ -150,15 +147,6 @@ class Pack(BaseNode[Group[PreparedSample]]):
         samples = iter(self._reread([held for group in groups for held in group]))
         return [self._group([next(samples) for _ in group]) for group in groups]
 
-    def next(self) -> Group[PreparedSample]:
-        group = self.next_group()
-        if group is None:
-            raise StopIteration
-        return group
-
-    def get_state(self) -> dict[str, Any]:
-        return self.snapshot()._asdict()
-
     def _group(self, samples: list[PreparedSample]) -> Group[PreparedSample]:
         return Group.of(tuple(samples), tuple(map(size_of, samples)), self._footprint)
 
@@ -194,7 +182,7 @@ class Pack(BaseNode[Group[PreparedSample]]):
         self._held[ticket] = sample
         return ticket
 
-    def _settle(self, outcome: Outcome) -> PreparedSample | None:
+    def _settle(self, outcome: RecordOutcome) -> PreparedSample | None:
         """The sample that is to be admitted; None for one whose drop was counted. Raises its failure."""
         result = outcome.result
         if isinstance(result, OdbStreamError):

@@ -7,44 +7,48 @@ from typing import Any, NamedTuple
 
 from torchdata.nodes import BaseNode
 
-from odb_stream.errors import OdbStreamError
+from odb_stream.nodes.read import Read
 from odb_stream.nodes.waits import Waits
-from odb_stream.prepare.chunk import PreparedChunk
-from odb_stream.sample import START, Drop, PreparedSample, ReadingPosition, Record, position_from, position_state
+from odb_stream.prepare.chunk import Outcome, PreparedChunk
+from odb_stream.sample import START, ReadingPosition, Record, position_state
 from odb_stream.workers.pool import WorkerPool
 
 
-class Outcome(NamedTuple):
-    """What became of a record: a sample, a drop, or the error that ends the stream."""
+class RecordOutcome(NamedTuple):
+    """A record and what became of it: a sample, a drop, or the error that ends the stream."""
 
     record: Record
-    result: PreparedSample | Drop | OdbStreamError
+    result: Outcome
 
 
-class PrepareRecords(BaseNode[Outcome]):
-    """Keeps the pool busy with chunks ahead of what is asked for and yields one outcome a record."""
+class PrepareRecords(BaseNode[RecordOutcome]):
+    """Yields one outcome for each record of ``source``, and keeps the pool busy with chunks ahead of demand.
 
-    def __init__(self, source: BaseNode[list[Record]], pool: WorkerPool, *, workers: int, waits: Waits) -> None:
+    A torchdata node: its state is the position after the last record that it yielded. Chunks that the pool still
+    prepares are not part of it; a restored node reads them again.
+    """
+
+    def __init__(self, source: Read, pool: WorkerPool, *, workers: int, waits: Waits) -> None:
         super().__init__()
         self._source = source
         self._pool = pool
         self._waits = waits
+        # Two chunks for each worker, so that none waits for its next one, and one that is being taken apart here.
         self._most_ahead = 2 * workers + 1
         self._ahead: deque[tuple[list[Record], Future[PreparedChunk]]] = deque()
-        self._outcomes: Iterator[Outcome] = iter(())
+        self._outcomes: Iterator[RecordOutcome] = iter(())
         self._source_ended = False
         self._position: ReadingPosition = START
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         super().reset(initial_state)
-        self._ahead.clear()
         self._source.reset(initial_state)
+        self._position = self._source.position
+        self._ahead.clear()
         self._outcomes = iter(())
         self._source_ended = False
-        if initial_state:
-            self._position = position_from(initial_state["position"])
 
-    def next(self) -> Outcome:
+    def next(self) -> RecordOutcome:
         while True:
             outcome = next(self._outcomes, None)
             if outcome is not None:
@@ -56,8 +60,9 @@ class PrepareRecords(BaseNode[Outcome]):
             records, future = self._ahead.popleft()
             with self._waits.on("workers"):
                 chunk = self._pool.wait(future)
+            # Refill before this chunk is unpacked: the workers go on while packing looks at its samples.
             self._submit()
-            self._outcomes = map(Outcome, records, chunk.outcomes(records))
+            self._outcomes = map(RecordOutcome, records, chunk.outcomes(records))
 
     def get_state(self) -> dict[str, Any]:
         return {"position": position_state(self._position)}
