@@ -29,7 +29,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from odb_stream import storage
-from odb_stream.checkpoint.fit import merge
+from odb_stream.checkpoint import merge
 from odb_stream.errors import ConfigError, StateError
 from odb_stream.loader import Loader
 from odb_stream.sample import StepInfo

@@ -7,7 +7,7 @@ from typing import Any
 import torch.distributed as dist
 from lightning.pytorch import LightningDataModule, Trainer
 
-from odb_stream.checkpoint.fit import merge
+from odb_stream.checkpoint import merge
 from odb_stream.errors import ConfigError
 from odb_stream.loader import Loader
 from odb_stream.nodes.collate import Batch, pop_step

@@ -1,19 +1,31 @@
-"""What all ranks decide alike from the costs of their groups: how many steps, who emits what, and in which order.
+"""What all ranks decide alike from the costs of their groups: how many steps, who emits what, in which order.
 
-Every function here is pure, takes integers that all ranks know, and therefore gives the same answer on every rank.
-The *deal* of a round says for each step and rank which group is emitted: its owner, and its place in the owner's list.
+Every function here is pure and takes integers that all ranks know, so it gives the same answer on every rank. The
+*deal* of a round says for each step and rank which group is emitted: its owner, and its place in the owner's list. In
+the last round the largest groups are split first, so that every rank has one at every step. A *burst* is a run of steps
+whose images are decoded together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import TypeVar
 
 import numpy as np
 
-from odb_stream.batching.groups import Integers
+from odb_stream.batching.cost import Footprint, Size
+from odb_stream.batching.groups import BYTES, IMAGES, Counts, Integers, count, table
 from odb_stream.seeds import STEP_ORDER, permutation
 
 IDLE = -1
 """Owner of an empty place in a deal."""
+
+BURST_SHARE = 4
+"""A burst takes at most this part of ``max_bytes``: one is being decoded, one is begun, the rest waits to be taken."""
+
+Item = TypeVar("Item")
+Parts = dict[tuple[int, int], list[tuple[int, ...]]]
+"""For each group that is split, by (rank, place in the rank's list): the places of its samples in each part."""
 
 
 @dataclass(frozen=True)
@@ -132,3 +144,117 @@ def _seat(members: list[tuple[int, int]], ranks: int) -> dict[int, tuple[int, in
         free = [rank for rank in range(ranks) if rank not in seats]
         seats.update(zip(free, homeless, strict=False))
     return seats
+
+
+def missing_groups(counts: Sequence[int]) -> int:
+    """How many groups a last round lacks to give every rank one at every step."""
+    return -sum(counts) % len(counts)
+
+
+def split_candidates(costs: Sequence[Integers], samples: Sequence[Integers]) -> list[tuple[int, int]]:
+    """(rank, place) of the groups that a last round may have to split: the largest that hold two samples or more.
+
+    No more than are missing, since each split adds a group. Their samples' sizes must be made known to all ranks.
+    """
+    splittable = [
+        (-cost, -number, rank, place)
+        for rank, (own_costs, own_samples) in enumerate(zip(costs, samples, strict=True))
+        for place, (cost, number) in enumerate(zip(own_costs.tolist(), own_samples.tolist(), strict=True))
+        if number > 1
+    ]
+    missing = missing_groups([len(own) for own in costs])
+    return [(rank, place) for *_, rank, place in sorted(splittable)[:missing]]
+
+
+def split_groups(candidates: dict[tuple[int, int], tuple[Size, ...]], missing: int, footprint: Footprint) -> Parts:
+    """Split the largest group by (footprint, samples), again and again, until ``missing`` groups were gained.
+
+    Fewer are gained only when every part is a single sample.
+    """
+    heap = [_entry(key, tuple(range(len(sizes))), sizes, footprint) for key, sizes in candidates.items()]
+    heapify(heap)
+    parts: Parts = {}
+    while heap and missing:
+        _, _, key, places = heappop(heap)
+        if len(places) == 1:
+            continue
+        sizes = candidates[key]
+        siblings = parts.setdefault(key, [places])
+        siblings.remove(places)
+        for half in halve([sizes[place] for place in places], footprint):
+            part = tuple(places[place] for place in half)
+            siblings.append(part)
+            heappush(heap, _entry(key, part, sizes, footprint))
+        missing -= 1
+    return parts
+
+
+def _entry(
+    key: tuple[int, int], places: tuple[int, ...], sizes: tuple[Size, ...], footprint: Footprint
+) -> tuple[int, int, tuple[int, int], tuple[int, ...]]:
+    """A part's place in the order of splitting: the largest footprint first, then the most samples."""
+    cost = count(tuple(sizes[place] for place in places), footprint).padded_tokens
+    return -cost, -len(places), key, places
+
+
+def halve(sizes: Sequence[Size], footprint: Footprint) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Two parts of a group of at least two samples, as places, such that the larger footprint is small.
+
+    Padded: the best cut of the samples sorted by length. Packed: longest first, each to the emptier part.
+    """
+    order = sorted(range(len(sizes)), key=lambda place: (-sizes[place].length, place))
+    if footprint.layout == "padded":
+        widths = [footprint.rounded(sizes[place].length) for place in order]
+        cut = min(range(1, len(order)), key=lambda n: max(n * widths[0], (len(order) - n) * widths[n]))
+        return tuple(sorted(order[:cut])), tuple(sorted(order[cut:]))
+    halves: tuple[list[int], list[int]] = ([], [])
+    totals = [0, 0]
+    for place in order:
+        emptier = 0 if totals[0] <= totals[1] else 1
+        halves[emptier].append(place)
+        totals[emptier] += sizes[place].length
+    return tuple(sorted(halves[0])), tuple(sorted(halves[1]))
+
+
+def replaced(
+    groups: Sequence[Item], rank: int, parts: Parts, cut: Callable[[int, tuple[int, ...]], Item]
+) -> list[Item]:
+    """A rank's groups with those that are split replaced by ``cut(place, part)`` for each of their parts."""
+    return [
+        item
+        for place, group in enumerate(groups)
+        for item in ([cut(place, part) for part in parts[rank, place]] if (rank, place) in parts else [group])
+    ]
+
+
+def split_counts(
+    own: Integers, rank: int, parts: Parts, sizes: dict[tuple[int, int], tuple[Size, ...]], footprint: Footprint
+) -> Integers:
+    """A rank's table of counts after the splits; ``sizes`` are those of the samples of the groups that are split."""
+    counts = replaced(
+        [Counts(*row) for row in own.tolist()],
+        rank,
+        parts,
+        lambda place, part: count(tuple(sizes[rank, place][i] for i in part), footprint),
+    )
+    return table(counts, len(counts), len(Counts._fields))
+
+
+def burst_ends(counts: Integers, most_bytes: int) -> tuple[int, ...]:
+    """Where to cut the steps of a round, so that no rank decodes more than ``most_bytes``: the end of each burst.
+
+    ``counts`` has shape (steps, ranks, fields). A burst has at least one step. Without images there is nothing to
+    decode, and the round is one burst.
+    """
+    steps = len(counts)
+    if not counts[..., IMAGES].any():
+        return (steps,) if steps else ()
+    ends = []
+    start = 0
+    held = 0
+    for step, largest in enumerate(counts[..., BYTES].max(axis=1).tolist()):
+        if step > start and held + largest > most_bytes:
+            ends.append(step)
+            start, held = step, 0
+        held += largest
+    return (*ends, steps)

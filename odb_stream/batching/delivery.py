@@ -1,8 +1,8 @@
 """Delivery: the steps of a round, in bursts that are decoded together, and the rest of a round after a resume.
 
-Without images a round is one burst and the counts of its groups are exact already. With images a burst is decoded, what
-proved broken has left its group, and one gather tells all ranks the exact counts. The rest of a round after a resume
-always goes that way, in pieces, for its samples must be read again first.
+Without images a round is one burst, and the counts of its groups are exact already. With images a burst is decoded,
+broken samples leave their groups, and one gather tells all ranks the exact counts. The rest of a round after a resume
+always takes that way, in pieces, because its samples must be read again first.
 """
 
 from collections import Counter, deque
@@ -13,12 +13,22 @@ import numpy as np
 
 from odb_stream.batching.cost import Footprint
 from odb_stream.batching.deal import IDLE
-from odb_stream.batching.events import ALL_HAVE_THEIRS, Decode, Deliver, Event, Exchange, Gather, Packer, Run
-from odb_stream.batching.fillers import Flags, StandIns
+from odb_stream.batching.events import (
+    ALL_HAVE_THEIRS,
+    Decode,
+    Deliver,
+    Event,
+    Events,
+    Exchange,
+    Gather,
+    GivesGroups,
+    Saves,
+)
+from odb_stream.batching.fillers import Fillers, Flags
 from odb_stream.batching.groups import IMAGES, SAMPLES, Counts, Group, Integers, table
-from odb_stream.batching.ledger import Ledger
 from odb_stream.batching.messages import CLOSING, FAILED, stopping_row
-from odb_stream.checkpoint.state import Place, Progress, RoundState
+from odb_stream.batching.totals import StepCounter
+from odb_stream.checkpoint.state import Place, RoundState, StepState
 
 T = TypeVar("T")
 
@@ -26,7 +36,7 @@ Received = dict[int, deque[Group[T]]]
 """Groups that came from other ranks, by origin, in the order of their steps."""
 
 REREAD_STEPS = 8
-"""Steps of a round without images that are read again together after a resume: the first batch waits for no more."""
+"""Steps of a round without images that are read again together after a resume: the first batch waits for these only."""
 
 
 class Stop(NamedTuple):
@@ -37,37 +47,43 @@ class Stop(NamedTuple):
 
 
 class Delivery(Generic[T]):
-    """Delivers rounds and keeps the epoch's books: the ledger, and the samples that idle batches are made of."""
+    """Delivers rounds, numbers the steps of the epoch, and keeps the samples that idle batches are made of."""
 
     def __init__(
         self,
         *,
         rank: int,
         ranks: int,
-        packer: Packer[T],
+        groups: GivesGroups[T],
+        saves: Saves[T],
         footprint: Footprint,
         quota: int | None,
         status: Callable[[Exception | None], int],
         check_damage: Callable[[int], None],
-        ledger: Ledger,
+        counter: StepCounter,
     ) -> None:
         self._rank = rank
         self._ranks = ranks
-        self._packer = packer
+        self._groups = groups
+        self._saves = saves
         self._quota = quota
         self._status = status
         self._check_damage = check_damage
-        self._stand_ins: StandIns[T] = StandIns(ranks, footprint)
-        self.ledger = ledger
-        self.delivered = 0
-        """Steps delivered in the rounds since the program last set this to 0."""
+        self._fillers: Fillers[T] = Fillers(ranks, footprint)
+        self.counter = counter
+        self._delivered = 0
+
+    def take_delivered(self) -> int:
+        """Steps delivered since the last call."""
+        delivered, self._delivered = self._delivered, 0
+        return delivered
 
     def round(
         self, state: RoundState, mine: list[Group[T] | None], counts: Integers, own: Flags
     ) -> Generator[Event, Any, Stop | None]:
         """All steps of a round: what this rank emits, and all ranks' counts of shape (steps, ranks, fields).
 
-        ``own``, of shape (steps, ranks), tells where a rank emits a group of its own.
+        ``own``, of shape (steps, ranks), is True where a rank emits a group of its own.
         """
         begin = 0
         for number, end in enumerate(state.bursts):
@@ -83,12 +99,12 @@ class Delivery(Generic[T]):
             begin = end
         return None
 
-    def rest(self, place: Place) -> Generator[Event, Any, Stop | None]:
-        """The steps of a round that were not delivered before a resume; all ranks go on at the same step."""
-        state, progress = place
-        self.ledger = Ledger(progress.steps, progress.samples_seen)
-        self.delivered = 1
-        first = progress.place + 1
+    def remaining(self, place: Place) -> Generator[Event, Any, Stop | None]:
+        """The steps of a round that were not delivered before a resume; all ranks continue at the same step."""
+        state, step = place
+        self.counter = StepCounter(step.steps, step.samples_seen)
+        self._delivered = 1  # the step that was saved: its round was not a dry one
+        first = step.index + 1
         received, stop = yield from self._regain(place, first)
         if stop is not None:
             return stop
@@ -105,21 +121,22 @@ class Delivery(Generic[T]):
         return None
 
     def _regain(self, place: Place, first: int) -> Generator[Event, Any, tuple[Received[T], Stop | None]]:
-        """Read again and exchange again what went between ranks: groups from step ``first`` on, and stand-ins."""
-        state, progress = place
+        """Read again and exchange again what went between ranks: groups from step ``first`` on, and fillers."""
+        state, saved = place
         sent = [one for one in state.sent if one.step >= first]
-        wanted = [(one.destination, one.samples) for one in sent] + [(rank, (one,)) for rank, one in progress.lent]
-        own = progress.stand_in is not None and progress.borrowed_from is None
+        wanted = [(one.destination, one.samples) for one in sent]
+        wanted += [(rank, (one,)) for rank, one in saved.lent.items()]
+        own = [] if saved.filler is None or saved.borrowed_from is not None else [(saved.filler,)]
         incoming = Counter(origin for origin in state.origins[first:] if origin not in (IDLE, self._rank))
-        if progress.borrowed_from is not None:
-            incoming[progress.borrowed_from] += 1
+        if saved.borrowed_from is not None:
+            incoming[saved.borrowed_from] += 1
         failure: Exception | None = None
         groups: list[Group[T]] = []
         try:
-            groups = self._packer.reread([refs for _, refs in wanted] + ([(progress.stand_in,)] if own else []))
+            groups = self._saves.reread([*(samples for _, samples in wanted), *own])
         except Exception as error:  # noqa: BLE001 - whatever ends this rank's stream, all ranks must hear of it
             failure = error
-        words = [self._status(failure), progress.stand_in is not None, bool(wanted or incoming)]
+        words = [self._status(failure), saved.filler is not None, bool(wanted or incoming)]
         reply = yield Gather(np.array(words, dtype=np.int64), stopping_row)
         if (reply[:, 0] & (FAILED | CLOSING)).any():
             return {}, Stop(reply[:, 0], failure)
@@ -132,10 +149,10 @@ class Delivery(Generic[T]):
             received = {origin: deque(theirs) for origin, theirs in answer.items()}
         if reply[:, 2].any():
             yield ALL_HAVE_THEIRS
-        lent = {rank: group for (rank, _), group in zip(progress.lent, groups[len(sent) :], strict=False)}
-        self._stand_ins.restore(groups[-1] if own else None, lent, reply[:, 1])
-        if progress.borrowed_from is not None:
-            self._stand_ins.accept(received[progress.borrowed_from].pop(), progress.borrowed_from)
+        lent = dict(zip(saved.lent, groups[len(sent) :], strict=False))
+        self._fillers.restore(groups[-1] if own else None, lent, reply[:, 1])
+        if saved.borrowed_from is not None:
+            self._fillers.accept(received[saved.borrowed_from].pop(), saved.borrowed_from)
         return received, None
 
     def _reread(
@@ -145,7 +162,7 @@ class Delivery(Generic[T]):
         steps = range(begin, end)
         own = [state.mine[step] for step in steps if state.origins[step] == self._rank]
         try:
-            groups = iter(self._packer.reread([refs for refs in own if refs is not None]))
+            groups = iter(self._saves.reread([samples for samples in own if samples is not None]))
         except Exception as error:  # noqa: BLE001 - whatever ends this rank's stream, all ranks must hear of it
             return [None] * len(steps), error
         origins = [state.origins[step] for step in steps]
@@ -173,7 +190,7 @@ class Delivery(Generic[T]):
         steps, fields = end - begin, len(Counts._fields)
         mine = table([group.counts if group is not None else Counts() for group in groups], steps, fields)
         is_own = np.array(state.origins[begin:end], dtype=np.int64) == self._rank
-        words = np.array([self._status(failure), self._packer.account().damaged], dtype=np.int64)
+        words = np.array([self._status(failure), self._groups.report().damaged], dtype=np.int64)
         reply = yield Gather(np.concatenate([words, is_own.astype(np.int64), mine.ravel()]), stopping_row)
         stopped = (reply[:, 0] & (FAILED | CLOSING)).any()
         if not stopped:
@@ -182,49 +199,49 @@ class Delivery(Generic[T]):
         exact = reply[:, 2 + steps :].reshape(self._ranks, steps, fields).transpose(1, 0, 2)
         return exact, own, Stop(reply[:, 0], failure) if stopped else None
 
-    def _note(self, groups: list[Group[T] | None], counts: Integers, own: Flags) -> Run:
-        """Keep a stand-in, and give one to every rank that idles in these steps, if any has one; alone none idles."""
+    def _note(self, groups: list[Group[T] | None], counts: Integers, own: Flags) -> Events:
+        """Keep a filler, and give one to every rank that idles in these steps, if any has one; alone none idles."""
         if self._ranks == 1:
             return
-        self._stand_ins.note(self._rank, groups, counts, own)
-        giver, needy = self._stand_ins.gifts(counts)
+        self._fillers.note(self._rank, groups, counts, own)
+        giver, needy = self._fillers.gifts(counts)
         if self._rank == giver and needy:
-            yield Exchange(self._stand_ins.lend(needy), {}, copies=True)
+            yield Exchange(self._fillers.lend(needy), {}, copies=True)
         elif self._rank in needy:
             received = yield Exchange({}, {giver: 1}, copies=True)
-            self._stand_ins.accept(received[giver][0], giver)
+            self._fillers.accept(received[giver][0], giver)
         if needy:
             yield ALL_HAVE_THEIRS
 
-    def _steps(self, state: RoundState, groups: list[Group[T] | None], counts: Integers, first: int) -> Run:
+    def _steps(self, state: RoundState, groups: list[Group[T] | None], counts: Integers, first: int) -> Events:
         """The steps of a burst, with totals over all ranks; a step on which no rank emits is skipped by all."""
         for step, (group, of_ranks) in enumerate(zip(groups, counts, strict=True), start=first):
-            self._packer.passed(step)
+            self._saves.passed(step)
             if not of_ranks[:, SAMPLES].any():
                 continue
-            self.delivered += 1
-            totals = self.ledger.enter(of_ranks)
+            self._delivered += 1
+            totals = self.counter.enter(of_ranks)
             ends = self._quota is not None and totals.samples_seen >= self._quota
             if ends:
-                self.ledger = Ledger()
-            stand_in = None if group is not None else self._stand_ins.mine
-            yield Deliver(group, stand_in, totals, ends, Place(state, self._progress(step)))
+                self.counter = StepCounter()
+            filler = None if group is not None else self._fillers.mine
+            yield Deliver(group, filler, totals, ends, Place(state, self._step_state(step)))
 
-    def _progress(self, step: int) -> Progress:
-        stand_ins = self._stand_ins
-        return Progress(
-            place=step,
-            steps=self.ledger.steps,
-            samples_seen=self.ledger.samples_seen,
-            stand_in=None if stand_ins.mine is None else self._packer.references(stand_ins.mine)[0],
-            borrowed_from=stand_ins.borrowed_from,
-            lent=tuple((rank, self._packer.references(group)[0]) for rank, group in stand_ins.lent.items()),
-            packer=self._packer.progress(),
+    def _step_state(self, index: int) -> StepState:
+        fillers, held = self._fillers, self._saves.held
+        return StepState(
+            index=index,
+            steps=self.counter.steps,
+            samples_seen=self.counter.samples_seen,
+            filler=None if fillers.mine is None else held(fillers.mine)[0],
+            borrowed_from=fillers.borrowed_from,
+            lent={rank: held(group)[0] for rank, group in fillers.lent.items()},
+            drops=self._saves.drops(),
         )
 
 
 def _pieces(state: RoundState, first: int) -> Iterator[tuple[int, int, bool]]:
-    """The steps from ``first`` on in pieces (begin, end, whether the burst had begun before)."""
+    """The steps from ``first`` on in pieces: (begin, end, whether their burst had begun before the resume)."""
     start = 0
     for end in state.bursts:
         begun = start < first

@@ -1,15 +1,15 @@
-"""What a rank's program asks of the outside, and what it needs from its packing stage."""
+"""What a rank's program asks its driver to do, and the two things it needs from its packing stage."""
 
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from odb_stream.batching.account import Account
 from odb_stream.batching.groups import Group, Integers
-from odb_stream.batching.ledger import StepTotals
 from odb_stream.batching.messages import RowChoice, equal_rows
-from odb_stream.checkpoint.state import Place, References
+from odb_stream.batching.totals import RankReport, StepTotals
+from odb_stream.checkpoint.state import DropCounts, HeldGroup, HeldSample, Place, WindowState
+from odb_stream.sample import SampleRef
 
 T = TypeVar("T")
 
@@ -25,14 +25,14 @@ class Gather(NamedTuple):
 
 
 ALL_HAVE_THEIRS = Gather(np.zeros(1, dtype=np.int64))
-"""Made by all ranks after an exchange: none goes on, and perhaps leaves for good, before all have what is theirs."""
+"""All ranks gather this after an exchange: no rank continues, and perhaps leaves for good, before all have received."""
 
 
 class Exchange(NamedTuple):
     """Send groups to other ranks and receive theirs: lists by destination, numbers by origin.
 
-    Answered with the groups received, lists by origin. Only ranks that take part yield it. ``copies`` are no moves:
-    stand-ins, whose giver keeps them, and what moved before a resume.
+    Answered with the groups received, lists by origin. Only ranks that take part yield it. ``copies`` are not moves:
+    fillers, whose giver keeps them, and groups that moved before a resume.
     """
 
     outgoing: dict[int, list[Group[Any]]]
@@ -43,10 +43,10 @@ class Exchange(NamedTuple):
 class Decode(NamedTuple):
     """Decode the images of this rank's groups in a burst of steps (None where it idles).
 
-    Answered with the groups as they came out: what proved broken has left its group, and a group without a sample left
-    is None; or with the exception that stopped it. ``upcoming`` is the burst after, which may be begun as well.
-    ``first`` is the number of the first step in its round: what broke in a step counts as dropped once the packing
-    stage is told that the step has passed.
+    Answered with the groups as they came out: a broken sample has left its group, and a group without a sample left
+    is None; or with the exception that stopped it. ``upcoming`` is the burst after, which may be started as well.
+    ``first`` is the index of the first step in its round: a sample that broke counts as dropped when the packing stage
+    hears that its step has passed (:meth:`Saves.passed`).
     """
 
     groups: list[Group[Any] | None]
@@ -57,24 +57,24 @@ class Decode(NamedTuple):
 class Deliver(NamedTuple):
     """Hand one step to the training loop; the answer is ignored.
 
-    ``group`` is None where this rank idles; ``stand_in`` is then a group of one sample to make an idle batch of (None
-    when no rank ever had one). ``ends_epoch`` marks the step at which a quota is reached. ``state`` says where the run
-    stands after the step.
+    ``group`` is None where this rank idles; ``filler`` is then a group of one sample to make an idle batch of (None
+    when no rank ever had one). ``ends_epoch`` marks the step that reaches a quota. ``state`` is where the run continues
+    after the step.
     """
 
     group: Group[Any] | None
-    stand_in: Group[Any] | None
+    filler: Group[Any] | None
     totals: StepTotals
     ends_epoch: bool
     state: Place
 
 
 Event = Gather | Exchange | Decode | Deliver
-Run = Generator[Event, Any, None]
+Events = Generator[Event, Any, None]
 
 
-class Packer(Protocol[T]):
-    """One rank's packing stage as the program uses it."""
+class GivesGroups(Protocol[T]):
+    """What gives a program its groups: one rank's packing stage."""
 
     @property
     def exhausted(self) -> bool:
@@ -82,9 +82,9 @@ class Packer(Protocol[T]):
 
     @property
     def source_ended(self) -> bool:
-        """Whether nothing more will come than what is held: it is planned to its end in one round."""
+        """Whether the source has ended: what is held is all there is, and one round plans it to its end."""
 
-    def account(self) -> Account:
+    def report(self) -> RankReport:
         """What was dropped so far, by reason, and how long samples waited."""
 
     def begin_round(self, number: int) -> int:
@@ -93,17 +93,50 @@ class Packer(Protocol[T]):
     def next_group(self) -> Group[T] | None:
         """The next group, or None when there is none. Raises whatever the stream raised."""
 
+
+class Saves(Protocol[T]):
+    """What makes a program's states: it names samples, and reads them again by their names."""
+
     def passed(self, step: int) -> None:
-        """Told when the steps of the round up to this one have passed: what broke in them is dropped now."""
+        """The steps of the round up to this one have passed: what broke in them is dropped now."""
 
-    def snapshot(self) -> Any:
-        """Where planning stands, immutable and small: references, never payloads."""
+    def window_state(self) -> WindowState:
+        """Where planning stands."""
 
-    def progress(self) -> Any:
-        """What was dropped so far, as an immutable value."""
+    def drops(self) -> DropCounts:
+        """What was dropped so far."""
 
-    def references(self, group: Group[T]) -> References:
+    def held(self, group: Group[T]) -> HeldGroup:
         """By what the samples of a group can be read again."""
 
-    def reread(self, groups: Sequence[References]) -> list[Group[T]]:
+    def reread(self, groups: Sequence[HeldGroup]) -> list[Group[T]]:
         """The groups again. Raises whatever reading raises."""
+
+
+NOWHERE = HeldSample(SampleRef(-1, -1, -1, -1), 0)
+"""Stands for a sample that nothing can read again."""
+
+
+class Unsaved(Generic[T]):
+    """For programs that are never resumed, such as simulations: in their states every sample is ``NOWHERE``."""
+
+    def passed(self, step: int) -> None:
+        """Nothing breaks."""
+
+    def window_state(self) -> WindowState:
+        """The start of the first pass."""
+        return WindowState(pass_number=0)
+
+    def drops(self) -> DropCounts:
+        """Nothing is dropped."""
+        return DropCounts()
+
+    def held(self, group: Group[T]) -> HeldGroup:
+        """As many times ``NOWHERE``."""
+        return (NOWHERE,) * len(group.samples)
+
+    def reread(self, groups: Sequence[HeldGroup]) -> list[Group[T]]:
+        """Nothing; ValueError where something is asked for."""
+        if groups:
+            raise ValueError(f"{len(groups)} groups of a run without states cannot be read again")
+        return []

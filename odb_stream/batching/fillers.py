@@ -1,4 +1,4 @@
-"""Stand-ins: the sample that a rank makes an idle batch of, and who gives one to a rank that never had any."""
+"""Fillers: the sample that a rank makes an idle batch of, and which rank gives one to a rank that never had any."""
 
 from typing import Any, Generic, TypeVar
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 Flags = npt.NDArray[np.bool_]
 
 
-class StandIns(Generic[T]):
+class Fillers(Generic[T]):
     """Keeps the smallest sample that this rank emitted of its own, and which ranks have one: all know the same.
 
     Samples over the budget are never taken, nor those of groups that came from other ranks: after a resume only their
@@ -31,7 +31,7 @@ class StandIns(Generic[T]):
     def note(self, rank: int, groups: list[Group[T] | None], counts: Integers, own: Flags) -> None:
         """Take note of steps to come: what this rank emits, and all ranks' counts of shape (steps, ranks, fields).
 
-        ``own``, of shape (steps, ranks), tells where a rank emits a group of its own.
+        ``own``, of shape (steps, ranks), is True where a rank emits a group of its own.
         """
         for group, is_own in zip(groups, own[:, rank], strict=True):
             if group is None or not is_own or not self._footprint.feasible(group.sizes):
@@ -39,7 +39,8 @@ class StandIns(Generic[T]):
             place = group.smallest()
             if self.mine is None or group.sizes[place].length < self.mine.sizes[0].length:
                 self.mine, self.borrowed_from = group.part((place,), self._footprint), None
-        # Several samples in one group are within the budget; one may have been sent alone because it is not.
+        # Counts are all that is known of other ranks' groups. Several samples in one group are within the budget; a
+        # single one may have been sent alone because it is not.
         over = counts[..., TOKENS] > self._footprint.room
         if self._footprint.most_patches is not None:
             over |= counts[..., PATCHES] > self._footprint.most_patches
@@ -47,7 +48,7 @@ class StandIns(Generic[T]):
         self._has_one |= (fits & own).any(axis=0)
 
     def gifts(self, counts: Integers) -> tuple[int, list[int]]:
-        """(giver, ranks that idle in these steps and have no sample); the ranks count as served from now on."""
+        """(giver, ranks that idle in these steps and have no sample); from now on the ranks count as having one."""
         needy: list[int] = np.flatnonzero((counts[..., SAMPLES] == 0).any(axis=0) & ~self._has_one).tolist()
         if not self._has_one.any():
             return 0, []
@@ -67,5 +68,5 @@ class StandIns(Generic[T]):
         self.mine, self.borrowed_from = group, giver
 
     def restore(self, mine: Group[T] | None, lent: dict[int, Group[T]], has_one: Integers) -> None:
-        """Go on with this sample of this rank's own, and with the knowledge of who has one, of shape (ranks,)."""
+        """Continue with this sample of this rank's own; ``has_one``, of shape (ranks,), says which ranks have one."""
         self.mine, self.lent, self._has_one = mine, lent, has_one.astype(bool)

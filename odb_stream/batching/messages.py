@@ -1,23 +1,23 @@
-"""Heads and causes: the integers with which every gather of heads begins, and what ranks say when a run must stop."""
+"""Messages: the header that every rank gathers at the start of a round, the causes of a stop, and checks of both."""
 
 from collections.abc import Callable
 
 import numpy as np
 
-from odb_stream.batching.account import Account, encode
 from odb_stream.batching.groups import Integers
+from odb_stream.batching.totals import RankReport, encode_report
 from odb_stream.checkpoint.state import Place
 from odb_stream.config import FailureBudget
 from odb_stream.errors import ConfigError, PeerError, ShardError, StateError
 
 EXHAUSTED, FAILED, CLOSING = 1, 2, 4
-"""Bits of the status word that starts every head."""
+"""Bits of the status word that starts every header."""
 
 DAMAGED, RECEIVED = 4, 5
-"""Columns of a head: damaged samples and records so far."""
+"""Columns of a header: damaged samples and records so far."""
 
-HEAD_FIELDS = 6
-"""Status, number of groups, epoch, round, damaged samples, records; the account follows."""
+HEADER_FIELDS = 6
+"""Status, number of groups, epoch, round, damaged samples, records; the rank's report follows."""
 
 MESSAGE_BYTES = 2048
 """Room for the cause of a failure, in UTF-8."""
@@ -49,17 +49,17 @@ def cause_row(rows: Integers) -> int | None:
     return int(rows.any(axis=1).argmax())
 
 
-def pack_head(status: int, planned: int, epoch: int, number: int, account: Account) -> Integers:
+def pack_header(status: int, planned: int, epoch: int, number: int, report: RankReport) -> Integers:
     """What a rank says of itself at the start of a round."""
-    fields = [status, planned, epoch, number, account.damaged, account.received]
-    return np.concatenate([np.array(fields, dtype=np.int64), encode(account)])
+    fields = [status, planned, epoch, number, report.damaged, report.received]
+    return np.concatenate([np.array(fields, dtype=np.int64), encode_report(report)])
 
 
 def pack_beginning(epoch: int, resume: Place | None) -> Integers:
     """Where a rank's run begins: epoch, and after a resume the round, its last step delivered, and steps before."""
     if resume is None:
         return np.array([epoch, -1, -1, 0], dtype=np.int64)
-    return np.array([epoch, resume.round.round, resume.progress.place, resume.progress.steps], dtype=np.int64)
+    return np.array([epoch, resume.round.number, resume.step.index, resume.step.steps], dtype=np.int64)
 
 
 def check_beginnings(beginnings: Integers, rank: int) -> None:
@@ -71,8 +71,8 @@ def check_beginnings(beginnings: Integers, rank: int) -> None:
         if own[1] < 0 and theirs[1] < 0:
             check_in_step(np.array([[0, 0, epoch, 0] for epoch in beginnings[:, 0].tolist()]), rank, own[0], 0)
         raise StateError(
-            f"rank {rank} goes on {_words(own)}, but rank {other} {_words(theirs)}: give all ranks the states of the "
-            "same step of the same run"
+            f"rank {rank} continues {_words(own)}, but rank {other} {_words(theirs)}: load the states of the same "
+            "step of the same run on all ranks"
         )
 
 
@@ -83,9 +83,9 @@ def _words(beginning: list[int]) -> str:
     return f"after {steps} steps of epoch {epoch} (step {place} of round {number})"
 
 
-def check_in_step(heads: Integers, rank: int, epoch: int, number: int) -> None:
+def check_in_step(headers: Integers, rank: int, epoch: int, number: int) -> None:
     """Raise a PeerError, by rank ``rank``, if another rank is in another round or epoch."""
-    for other, (their_epoch, their_number) in enumerate(heads[:, 2:4].tolist()):
+    for other, (their_epoch, their_number) in enumerate(headers[:, 2:4].tolist()):
         if (their_epoch, their_number) != (epoch, number):
             raise PeerError(
                 f"rank {other} is in round {their_number} of epoch {their_epoch}, but rank {rank} in round {number} of "

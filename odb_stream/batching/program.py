@@ -1,15 +1,15 @@
 """The round state machine of one rank, as a pure program: it asks for gathers and exchanges and says what to deliver.
 
-:class:`Program` is driven from outside: each event that it yields is answered by whoever runs it, a transport in a real
-job or a loop over all ranks in a simulation. All ranks yield the same gathers and deliveries in the same order,
-whatever their data: that is what rules out a deadlock. One round::
+:class:`Program` is driven from outside: whoever runs it answers each event that it yields, a transport in a real job
+or a loop over all ranks in a simulation. All ranks yield the same gathers and deliveries in the same order, whatever
+their data: that is what rules out a deadlock. One round::
 
-    Gather where this run begins -> (after a resume: what is left of a round)
+    Gather where this run begins -> (after a resume: the rest of a round)
 
-    plan groups -> Gather heads -> (end; or failure: Gather messages -> PeerError)
+    plan groups -> Gather headers -> (end; or failure: Gather causes -> PeerError)
                 -> Gather counts -> (last round, uneven: Gather sizes, split) -> deal
                 -> (Exchange what moves, Gather a zero)
-                -> for each burst: (images: Decode, Gather exact counts) -> (Exchange stand-ins, Gather a zero)
+                -> for each burst: (images: Decode, Gather exact counts) -> (Exchange fillers, Gather a zero)
                    -> Deliver step, ...
                 -> next round
 
@@ -23,20 +23,28 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from odb_stream.batching.account import Account, encode, total
-from odb_stream.batching.bursts import BURST_SHARE, burst_ends
 from odb_stream.batching.cost import Footprint, Size
-from odb_stream.batching.deal import IDLE, Deal, deal_round
+from odb_stream.batching.deal import (
+    BURST_SHARE,
+    IDLE,
+    Deal,
+    burst_ends,
+    deal_round,
+    missing_groups,
+    replaced,
+    split_candidates,
+    split_counts,
+    split_groups,
+)
 from odb_stream.batching.delivery import Delivery, Stop
-from odb_stream.batching.events import ALL_HAVE_THEIRS, Event, Exchange, Gather, Packer, Run
+from odb_stream.batching.events import ALL_HAVE_THEIRS, Event, Events, Exchange, Gather, GivesGroups, Saves, Unsaved
 from odb_stream.batching.groups import IMAGES, PADDED, SAMPLES, Counts, Group, Integers, table
-from odb_stream.batching.ledger import Ledger
 from odb_stream.batching.messages import (
     CLOSING,
     DAMAGED,
     EXHAUSTED,
     FAILED,
-    HEAD_FIELDS,
+    HEADER_FIELDS,
     RECEIVED,
     cause_row,
     check_beginnings,
@@ -45,89 +53,93 @@ from odb_stream.batching.messages import (
     check_yield,
     pack_beginning,
     pack_cause,
-    pack_head,
+    pack_header,
     stop_error,
     stopping_row,
 )
-from odb_stream.batching.splits import missing_groups, replaced, split_candidates, split_counts, split_groups
-from odb_stream.checkpoint.state import Place, References, RoundState, Sent
+from odb_stream.batching.totals import RankReport, StepCounter, encode_report, sum_reports
+from odb_stream.checkpoint.state import HeldGroup, Place, RoundState, SentGroup
 from odb_stream.config import FailureBudget
 
 T = TypeVar("T")
 
 DRAIN_DEPTH = 8
-"""Steps' worth of groups that the active ranks plan together in a round of the drain."""
+"""Steps' worth of groups that the active ranks plan together in a round of the drain.
+
+When some ranks have run out of data, the others plan for all. A deeper drain moves more groups at a time and evens out
+the steps better; every group that moves costs its bytes on the network and in memory."""
 
 
 @dataclass
 class Program(Generic[T]):
     """One rank's run over its stream.
 
-    ``closing`` tells whether this rank's training loop has left. ``quota`` ends an epoch at the first step at which all
-    ranks together emitted that many samples; the stream must then be endless. ``most_bytes`` bounds what a rank plans
-    ahead in a drain. ``resume`` is where to go on; the packer must stand there. ``ledger`` holds what was done in the
-    epoch before by other ranks. ``account`` is over all ranks, as of
-    the last gather of heads.
+    ``groups`` gives the groups of this rank, and ``saves`` makes its states. ``closing`` says whether this rank's
+    training loop has left. ``quota`` ends an epoch at the first step at which all ranks together emitted that many
+    samples; the stream must then be endless. ``most_bytes`` bounds what a rank plans ahead in a drain. ``resume`` is
+    where to continue; ``groups`` must stand there. ``counter`` holds what other ranks had done in the epoch before.
     """
 
     rank: int
     ranks: int
-    packer: Packer[T]
+    groups: GivesGroups[T]
     footprint: Footprint
     seed: int
     epoch: int
+    saves: Saves[T] = field(default_factory=Unsaved)
     closing: Callable[[], bool] = lambda: False
     rebalance: bool = True
     quota: int | None = None
     most_bytes: int = 512 * 1024 * 1024
     failure_budget: FailureBudget = field(default_factory=lambda: FailureBudget(share=None))
     resume: Place | None = None
-    ledger: Ledger = field(default_factory=Ledger)
+    counter: StepCounter = field(default_factory=StepCounter)
     round: int = 0
 
     def __post_init__(self) -> None:
-        self._accounts = np.tile(encode(Account({})), (self.ranks, 1))
+        self._reports = np.tile(encode_report(RankReport({})), (self.ranks, 1))
         self._received = self._damaged = 0
         self._surplus: list[Group[T]] = []
-        self._to_regain: list[References] = []
+        self._to_regain: list[HeldGroup] = []
         self._active = self.ranks
         self._dry_rounds = 0
         self._delivery = Delivery(
             rank=self.rank,
             ranks=self.ranks,
-            packer=self.packer,
+            groups=self.groups,
+            saves=self.saves,
             footprint=self.footprint,
             quota=self.quota,
             status=self._status,
             check_damage=self._check_damage,
-            ledger=self.ledger,
+            counter=self.counter,
         )
 
     @property
-    def account(self) -> Account:
-        """What all ranks read and dropped so far, and the longest that a sample waited."""
-        return total(self._accounts)._replace(damaged=self._damaged, received=self._received)
+    def report(self) -> RankReport:
+        """What all ranks read and dropped, and the longest that a sample waited, as of the last gather of headers."""
+        return sum_reports(self._reports)._replace(damaged=self._damaged, received=self._received)
 
-    def run(self) -> Run:
+    def run(self) -> Events:
         """The whole run. Raises PeerError where a rank failed or left; the steps delivered until then stand."""
         beginning = yield Gather(pack_beginning(self.epoch, self.resume))
         check_beginnings(beginning, self.rank)
         if self.resume is not None:
-            self.round = self.resume.round.round
-            self._note_heads((yield Gather(self._head(0, None), stopping_row)))
+            self.round = self.resume.round.number
+            self._note_headers((yield Gather(self._header(0, None), stopping_row)))
             self._to_regain = list(self.resume.round.surplus)
-            stop = yield from self._delivery.rest(self.resume)
+            stop = yield from self._delivery.remaining(self.resume)
             if stop is not None:
                 yield from self._stop(stop)
             if stop is not None or self._next_round(self.resume.round):
                 return
         while True:
             planned, failure = self._plan()
-            heads = yield Gather(self._head(len(planned), failure), stopping_row)
-            check_in_step(heads, self.rank, self.epoch, self.round)
-            self._note_heads(heads)
-            status = heads[:, 0]
-            counts: list[int] = heads[:, 1].tolist()
+            headers = yield Gather(self._header(len(planned), failure), stopping_row)
+            check_in_step(headers, self.rank, self.epoch, self.round)
+            self._note_headers(headers)
+            status = headers[:, 0]
+            counts: list[int] = headers[:, 1].tolist()
             exhausted: list[bool] = (status & EXHAUSTED != 0).tolist()
             stopped = (status & (FAILED | CLOSING)).any()
             if not stopped:
@@ -144,34 +156,36 @@ class Program(Generic[T]):
             if self._next_round(state):
                 return
 
-    def _note_heads(self, heads: Integers) -> None:
-        self._accounts = heads[:, HEAD_FIELDS:]
-        self._damaged, self._received = heads[:, [DAMAGED, RECEIVED]].sum(axis=0).tolist()
+    def _note_headers(self, headers: Integers) -> None:
+        self._reports = headers[:, HEADER_FIELDS:]
+        self._damaged, self._received = headers[:, [DAMAGED, RECEIVED]].sum(axis=0).tolist()
 
     def _next_round(self, state: RoundState) -> bool:
         """Go over to the round after this one; True where none follows."""
-        self.round = state.round + 1
+        self.round = state.number + 1
         self._active = state.active
-        self._dry_rounds = 0 if self._delivery.delivered else state.dry_rounds + 1
-        self._delivery.delivered = 0
+        self._dry_rounds = 0 if self._delivery.take_delivered() else state.dry_rounds + 1
         if self.quota is not None:
-            check_yield(self._dry_rounds, self.account.dropped)
+            check_yield(self._dry_rounds, self.report.dropped)
         return state.last
 
     def _plan(self) -> tuple[list[Group[T]], Exception | None]:
         """This round's groups, the surplus first, and once the stream has ended all that is left; or what it raised."""
         try:
-            planned, self._surplus = self._surplus + self.packer.reread(self._to_regain), []
+            planned, self._surplus = self._surplus + self.saves.reread(self._to_regain), []
             self._to_regain = []
-            lookahead = target = self.packer.begin_round(self.round)
+            lookahead = target = self.groups.begin_round(self.round)
             if self._active < self.ranks and self.rebalance:
+                # In the drain the active ranks plan for all: their share of DRAIN_DEPTH steps of every rank.
                 target = max(lookahead, -(-DRAIN_DEPTH * self.ranks // self._active))
+            # Groups wait in memory until they move, so a drain of large samples stops at most_bytes. It never stops
+            # below a lookahead, nor below one group for each rank: a round of the drain must make at least one step.
             least = min(target, max(lookahead, self.ranks))
             held = sum(group.counts.bytes for group in planned)
-            while self.packer.source_ended or (
+            while self.groups.source_ended or (
                 len(planned) < target and (held <= self.most_bytes or len(planned) < least)
             ):
-                group = self.packer.next_group()
+                group = self.groups.next_group()
                 if group is None:
                     break
                 planned.append(group)
@@ -180,9 +194,9 @@ class Program(Generic[T]):
             return [], error
         return planned, None
 
-    def _head(self, planned: int, failure: Exception | None) -> Integers:
-        exhausted = EXHAUSTED if failure is None and self.packer.exhausted else 0
-        return pack_head(self._status(failure) | exhausted, planned, self.epoch, self.round, self.packer.account())
+    def _header(self, planned: int, failure: Exception | None) -> Integers:
+        exhausted = EXHAUSTED if failure is None and self.groups.exhausted else 0
+        return pack_header(self._status(failure) | exhausted, planned, self.epoch, self.round, self.groups.report())
 
     def _status(self, failure: Exception | None) -> int:
         return (CLOSING if self.closing() else 0) | (FAILED if failure is not None else 0)
@@ -191,11 +205,11 @@ class Program(Generic[T]):
         check_damage(self.failure_budget, damaged, self._received, self._where())
 
     def _where(self) -> str:
-        steps = self._delivery.ledger.steps
+        steps = self._delivery.counter.steps
         return f"epoch {self.epoch}, " + (f"after step {steps - 1}" if steps else "before the first step")
 
-    def _stop(self, stop: Stop) -> Run:
-        """Tell one another why the run ends, and raise it; a rank that left by itself just ends."""
+    def _stop(self, stop: Stop) -> Events:
+        """Exchange why the run ends, and raise it; a rank that left by itself just ends."""
         messages = yield Gather(pack_cause(stop.failure), cause_row)
         if self.closing() and stop.status[self.rank] & CLOSING:
             return
@@ -233,23 +247,23 @@ class Program(Generic[T]):
         counts: Integers,
         exhausted: list[bool],
     ) -> RoundState:
-        references = self.packer.references
+        held = self.saves.held
         return RoundState(
-            round=self.round,
+            number=self.round,
             active=exhausted.count(False),
             last=all(exhausted),
             dry_rounds=self._dry_rounds,
             images=bool(counts[..., IMAGES].any()),
             bursts=burst_ends(counts, self.most_bytes // BURST_SHARE),
-            mine=tuple(None if group is None else references(group) for group in mine),
+            mine=tuple(None if group is None else held(group) for group in mine),
             origins=tuple(deal.owner[:, self.rank].tolist()),
             sent=tuple(
-                Sent(step, destination, references(planned[place]))
+                SentGroup(step, destination, held(planned[place]))
                 for step, (owner, place, destination) in deal.moves_by_step()
                 if owner == self.rank
             ),
-            surplus=tuple(map(references, self._surplus)),
-            packer=self.packer.snapshot(),
+            surplus=tuple(map(held, self._surplus)),
+            window=self.saves.window_state(),
         )
 
     def _split(

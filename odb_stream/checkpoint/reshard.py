@@ -1,75 +1,94 @@
-"""Elastic: what is left of an epoch when a merged state is loaded, whatever the number of ranks was and is."""
+"""Another world size: the states of all ranks become one, and each new rank loads its share of what they left."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
-from odb_stream.checkpoint.codec import pack_rows, saved_step, unpack_rows
-from odb_stream.checkpoint.fit import Carried, Saved, check_settings_and_data, left_of
-from odb_stream.config import World
+from odb_stream.checkpoint.codec import decode
+from odb_stream.checkpoint.fit import check_settings_and_data, seal, unseal
+from odb_stream.checkpoint.state import DropCounts, EarlierRanks, Encoded, MergedState, Place, RankState, RoundPlace
 from odb_stream.errors import StateError
-from odb_stream.loader.statistics import Totals
-from odb_stream.nodes.drops import DropCounts
-from odb_stream.sample import Remaining
-from odb_stream.sources.remaining import normalised, of_held
-from odb_stream.sources.source import OpenSource, Reading
 
+T = TypeVar("T")
 
-def is_merged(state: Mapping[str, Any]) -> bool:
-    """Whether the content of a state came from :func:`odb_stream.checkpoint.merge`."""
-    return "owners" in state
+def merge(states: Iterable[Mapping[str, object]]) -> dict[str, int | str]:
+    """One state from those that all ranks saved after the same step, to be loaded on every rank of any number of ranks.
 
+    What follows is the rest of the epoch, each sample once, in new batches; the next epochs are those of the new
+    number of ranks. States saved on the way can be merged again. Nothing is read here: ``load_state_dict`` finds out
+    whether the shards have the indexes that this needs.
 
-def merged_from(state: Mapping[str, Any], identity: Mapping[str, Any], source: OpenSource, seed: int) -> Saved:
-    """Where this rank begins with a merged state: its share of what all old ranks had not emitted.
-
-    Reads the indexes of shards that were being read. Raises StateError, naming both numbers of ranks, where there are
-    none, and as :func:`odb_stream.checkpoint.fit.saved_from` does.
+    Raises:
+        StateError: a rank's state is missing or there twice, they are of different steps (which it names), settings
+            or data, or the run has a quota: its epochs are not passes over the data.
     """
-    check_settings_and_data(state, identity)
-    rank, ranks = identity["rank"], identity["world_size"]
-    carried = Carried.from_plain(state["carried"])
-    if rank:
-        carried = carried._replace(drops=DropCounts(), received=0, solo=0)
-    try:
-        rest = None if _untouched(state) else pack_rows(_rest_of(state, source, seed))
-    except StateError as error:
+    given = [unseal(state) for state in states]
+    if not given:
+        raise StateError("there is no state to merge: pass those that all ranks saved after the same step")
+    own = sorted((state for state in given if isinstance(state, RankState)), key=lambda state: state.rank)
+    ranks, world_size = [state.rank for state in own], given[0].identity.world_size
+    if len(own) < len(given) or ranks != list(range(world_size)):
         raise StateError(
-            f"the states were saved on {state['world_size']} ranks and there are {ranks} now, but what is left of the "
-            f"epoch cannot be told: {error}"
-        ) from error
-    everyone = Totals.from_plain(state["report"]["everyone"])
-    return Saved(state["epoch"], state["stream"], Totals(), everyone, rest=rest, carried=carried)
+            f"the states are of the ranks {ranks}{' and merged ones' * (len(own) < len(given))}, but those of all "
+            f"{world_size} ranks are needed, each once: collect what every rank saved after the same step"
+        )
+    first = own[0]
+    for state in own:
+        _check_same_step(state, first)
+    if "join" not in first.identity.settings["closure"]:
+        raise StateError(
+            "closure is 'quota': an epoch is then not a pass over the data, and no other number of ranks can end it; "
+            f"continue with {world_size} ranks"
+        )
+    return seal(
+        MergedState(
+            identity=first.identity,
+            epoch=first.state.epoch,
+            pass_number=first.state.pass_number,
+            remaining=first.state.remaining,
+            places=tuple(state.state.place for state in own),
+            earlier=_earlier(own),
+            everyone=first.state.everyone,
+        )
+    )
 
 
-def reading_of(rest: str, source: OpenSource, world: World, seed: int) -> Reading:
-    """One rank's share of the rest of an epoch."""
-    return source.share_of(rows_from(rest), world, seed=seed)
+def _check_same_step(state: RankState, first: RankState) -> None:
+    check_settings_and_data(state.identity, first.identity)
+    for word, name in (("epochs", "epoch"), ("passes", "pass_number"), ("remaining samples", "remaining")):
+        mine, theirs = getattr(first.state, name), getattr(state.state, name)
+        if mine != theirs:
+            raise StateError(
+                f"the states are of different {word}: rank {first.rank} has {mine!s:.80}, rank {state.rank} has "
+                f"{theirs!s:.80}; pass those of the same step"
+            )
+    if state.state.steps != first.state.steps or (state.state.place is None) != (first.state.place is None):
+        raise StateError(
+            f"the states are of different steps of epoch {state.state.epoch}: rank {first.rank} has made "
+            f"{first.state.steps}, rank {state.rank} {state.state.steps}; pass those of the same step"
+        )
 
 
-def rows_from(rest: str) -> list[Remaining]:
-    """The rows that :func:`pack_rows` wrote."""
-    return [Remaining(*row) for row in unpack_rows(rest, len(Remaining._fields))]
+def place_of(saved: RoundPlace) -> Place:
+    """Where a rank's program continues, its round decoded."""
+    return Place(decoded(saved.round), saved.step)
 
 
-def _untouched(state: Mapping[str, Any]) -> bool:
-    """Whether nothing of the epoch was emitted yet."""
-    return state["rest"] is None and all(owner["progress"] is None for owner in state["owners"])
+def decoded(encoded: Encoded[T]) -> T:
+    """The value itself."""
+    return decode(encoded.kind, encoded.plain)
 
 
-def _rest_of(state: Mapping[str, Any], source: OpenSource, seed: int) -> Sequence[Remaining]:
-    if all(owner["progress"] is None for owner in state["owners"]):
-        return rows_from(state["rest"])
-    rows: list[Remaining] = []
-    for owner in state["owners"]:
-        place = saved_step(owner["progress"]).begin()
-        world = World(owner["rank"], state["world_size"])
-        packer = place.round.packer
-        rows += of_held(left_of(place))
-        if packer.source_ended:
-            continue
-        if state["rest"] is None:
-            reading = source.reading(world, seed=seed, epoch=packer.pass_number)
-        else:
-            reading = reading_of(state["rest"], source, world, seed)
-        rows += reading.remaining(packer.position)
-    return normalised(rows)
+def _earlier(states: Sequence[RankState]) -> EarlierRanks:
+    """What all ranks did in the epoch."""
+    places = [place_of(state.state.place) for state in states if state.state.place is not None]
+    if not places:
+        return next((state.state.earlier for state in states if state.state.earlier is not None), EarlierRanks())
+    windows = [place.round.window for place in places]
+    return EarlierRanks(
+        steps=places[0].step.steps,
+        samples_seen=places[0].step.samples_seen,
+        drops=DropCounts.sum(place.step.drops for place in places),
+        received=sum(window.received for window in windows),
+        solo=sum(window.solo for window in windows),
+        max_delay=max(window.max_delay for window in windows),
+    )

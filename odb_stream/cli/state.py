@@ -10,6 +10,7 @@ from rich.table import Table
 
 from odb_stream.cli.output import print_json, print_table
 from odb_stream.errors import ConfigError
+from odb_stream.sample import position_state
 
 EXAMPLE = "odb-stream state checkpoint/loader-rank0.json"
 
@@ -68,40 +69,41 @@ def states_in(content: Any, place: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def explained(place: str, found: dict[str, Any]) -> dict[str, Any]:
     """A state in words and numbers."""
-    from odb_stream.checkpoint.codec import saved_step
-    from odb_stream.checkpoint.fit import left_of, unsealed
-    from odb_stream.checkpoint.reshard import rows_from
+    from odb_stream.checkpoint.fit import unseal
+    from odb_stream.checkpoint.reshard import decoded, place_of
+    from odb_stream.checkpoint.state import MergedState, RoundPlace
 
     size = len(json.dumps(found))
-    found = unsealed(found)
+    state = unseal(found)
     words: dict[str, Any] = {"in the file at": place}
-    if "owners" in found:
-        parts = [saved_step(owner["progress"]) for owner in found["owners"] if owner["progress"] is not None]
-        words["kind"] = f"merged from {found['world_size']} ranks, for any number of ranks"
+    saved: tuple[RoundPlace | None, ...]
+    if isinstance(state, MergedState):
+        remaining, saved, emitted = state.remaining, state.places, state.everyone.emitted
+        words["kind"] = f"merged from {state.identity.world_size} ranks, for any number of ranks"
+        words["epoch"] = state.epoch
+        steps, seen = state.earlier.steps, state.earlier.samples_seen
     else:
-        parts = [saved_step(found["progress"])] if found["progress"] is not None else []
-        words["kind"] = f"rank {found['rank']} of {found['world_size']}"
-    words["epoch"] = found["epoch"]
-    carried = found["carried"] or {"steps": 0, "samples_seen": 0}
-    words["steps made in the epoch"] = parts[0].progress.steps if parts else carried["steps"]
-    seen = parts[0].progress.samples_seen if parts else carried["samples_seen"]
+        run = state.state
+        remaining, saved, emitted = run.remaining, (run.place,), run.mine.emitted
+        words["kind"] = f"rank {state.rank} of {state.identity.world_size}"
+        words["epoch"] = run.epoch
+        steps, seen = run.steps, run.samples_seen
+    words["steps made in the epoch"] = steps
     words["samples emitted in the epoch, all ranks"] = seen
-    for number, part in enumerate(parts):
-        whose = f", rank {number}" if len(parts) > 1 else ""
-        stands = part.begin()
-        round_state, progress = stands
-        left = len(round_state.mine) - 1 - progress.place
-        words[f"round{whose}"] = f"{round_state.round}, {left} steps of it are left"
-        words[f"reading position{whose}"] = str(part.round["position"])
-        words[f"samples held{whose}"] = len(left_of(stands))
-        words[f"records read{whose}"] = round_state.packer.received
-        words[f"dropped{whose}"] = dict(progress.packer.by_reason)
-    if found["rest"] is not None:
-        rows = rows_from(found["rest"])
-        words["the epoch went on with"] = f"{sum(row.stop - row.start for row in rows)} samples, when ranks had changed"
-    books = found["report"].get("mine") or found["report"]["everyone"]
-    words["emitted in all epochs"] = books["emitted"]
-    words["data"] = found["data"]
-    words["settings"] = dict(found["settings"])
+    places = [place_of(one) for one in saved if one is not None]
+    for number, (round_state, step) in enumerate(places):
+        whose = f", rank {number}" if len(places) > 1 else ""
+        window = round_state.window
+        words[f"round{whose}"] = f"{round_state.number}, {len(round_state.mine) - 1 - step.index} steps of it are left"
+        words[f"reading position{whose}"] = str(position_state(window.position))
+        words[f"samples held{whose}"] = len(places[number].held)
+        words[f"records read{whose}"] = window.received
+        words[f"dropped{whose}"] = dict(step.drops.by_reason)
+    if remaining is not None:
+        samples = sum(row.stop - row.start for row in decoded(remaining))
+        words["the epoch continued with"] = f"{samples} samples, when the ranks had changed"
+    words["emitted in all epochs"] = emitted
+    words["data"] = state.identity.data
+    words["settings"] = dict(state.identity.settings)
     words["size of the state"] = f"{size:,} characters of JSON"
     return words

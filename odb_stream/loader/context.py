@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from odb_stream.batching.cost import Footprint
-from odb_stream.checkpoint.fit import Saved
-from odb_stream.checkpoint.reshard import reading_of
+from odb_stream.checkpoint.reshard import decoded
+from odb_stream.checkpoint.state import Encoded, HeldSample, RemainingRows, RunState, RunTotals
 from odb_stream.config import Settings, World
 from odb_stream.errors import OdbStreamError, StateError
-from odb_stream.loader.statistics import Totals
 from odb_stream.nodes.mixed_modality import DummyRule
-from odb_stream.nodes.pack import Held
 from odb_stream.nodes.prepare import PrepareRecords, RecordOutcome
 from odb_stream.nodes.read import CHUNK, Read
 from odb_stream.nodes.waits import Waits
@@ -36,12 +34,12 @@ class Shop:
     dummy: DummyRule | None = None
     quarantine: Quarantine | None = None
     waits: Waits = field(default_factory=Waits)
-    mine: Totals = field(default_factory=Totals)
-    everyone: Totals = field(default_factory=Totals)
+    mine: RunTotals = field(default_factory=RunTotals)
+    everyone: RunTotals = field(default_factory=RunTotals)
     logged_reasons: set[str] = field(default_factory=set)
     last_thread: threading.Thread | None = None
     warned_of_scale: bool = False
-    states: deque[tuple[int | None, Saved]] = field(default_factory=deque)
+    states: deque[tuple[int | None, RunState]] = field(default_factory=deque)
     """Where one can go on: after the last steps of the running epoch, by number (None for its start), newest last."""
 
     @property
@@ -52,10 +50,11 @@ class Shop:
         image = self.dummy.image
         return Footprint.of(self.settings, dummy_tokens=image.tokens, dummy_patches=image.image.patches)
 
-    def reading(self, number: int, rest: str | None) -> Reading:
-        """Open one pass over the data, or its ``rest``; the first was opened when the loader was built."""
-        if rest is not None:
-            return reading_of(rest, self.source, self.world, self.settings.seed)
+    def reading(self, number: int, remaining: Encoded[RemainingRows] | None) -> Reading:
+        """Open one pass over the data, or what remains of one; the first was opened when the loader was built."""
+        if remaining is not None:
+            rows = decoded(remaining)
+            return self.source.share_of(rows, self.world, seed=self.settings.seed)
         first, self.first_reading = self.first_reading, None
         if number == 0 and first is not None:
             return first
@@ -65,20 +64,20 @@ class Shop:
 class Passes:
     """Opens the passes of one rank over its data. Refers to no stream, so that a forgotten one can be collected."""
 
-    def __init__(self, shop: Shop, rest: str | None) -> None:
+    def __init__(self, shop: Shop, remaining: Encoded[RemainingRows] | None) -> None:
         self._shop = shop
-        self._rest = rest
+        self._remaining = remaining
         self.readings: list[Reading] = []
 
     def open(self, number: int, position: ReadingPosition) -> Iterator[RecordOutcome]:
         """The prepared records of a pass, in order, from a position on."""
         shop = self._shop
-        reading = shop.reading(number, self._rest)
+        reading = shop.reading(number, self._remaining)
         self.readings.append(reading)
         read = Read(reading, shop.waits, position)
         return PrepareRecords(read, shop.pool, workers=shop.settings.workers, waits=shop.waits)
 
-    def reread(self, held: Sequence[Held]) -> list[PreparedSample]:
+    def reread(self, held: Sequence[HeldSample]) -> list[PreparedSample]:
         """Samples that this rank held before a resume, read and prepared again."""
         if not held:
             return []

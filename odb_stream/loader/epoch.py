@@ -3,13 +3,14 @@
 import logging
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 
-from odb_stream.batching.ledger import Ledger
 from odb_stream.batching.program import Program
-from odb_stream.checkpoint.fit import Carried, Saved
+from odb_stream.batching.totals import StepCounter, totals_of_all_ranks, totals_of_report, totals_of_step
+from odb_stream.checkpoint.reshard import place_of
+from odb_stream.checkpoint.state import EarlierRanks, RunState, RunTotals
 from odb_stream.errors import StageError, StateError
 from odb_stream.loader.context import Passes, Shop
-from odb_stream.loader.statistics import Totals
 from odb_stream.nodes.accumulate import Accumulate
 from odb_stream.nodes.align import Align, Step
 from odb_stream.nodes.collate import STEP_KEY, Batch, Collate, Finished
@@ -26,26 +27,26 @@ logger = logging.getLogger(__name__)
 class Stream:
     """The node graph of one program: a pass over the data, or with a quota an endless one that serves many epochs."""
 
-    def __init__(self, shop: Shop, begin: Saved) -> None:
+    def __init__(self, shop: Shop, begin: RunState) -> None:
         settings = shop.settings
-        number = begin.stream
-        place = None if begin.step is None else begin.step.begin()
+        number = begin.pass_number
+        place = None if begin.place is None else place_of(begin.place)
         self._shop = shop
-        self._passes = Passes(shop, begin.rest)
+        self._passes = Passes(shop, begin.remaining)
         self.settled = False
         repeat = settings.closure == "quota"
         footprint = shop.footprint
         self.drops = Drops(shop.logged_reasons, shop.quarantine)
-        self.rest = begin.rest
-        carried = begin.carried or Carried(0, 0)
-        self.drops.restore(carried.drops if place is None else place.progress.packer)
+        self.remaining = begin.remaining
+        earlier = begin.earlier or EarlierRanks()
+        self.drops.restore(earlier.drops if place is None else place.step.drops)
         self.pack = Pack(
             self._passes.open,
             self._passes.reread,
             settings,
             footprint,
             self.drops,
-            begin=carried.packer(number) if place is None else place.round.packer,
+            begin=earlier.window(number) if place is None else place.round.window,
             repeat=repeat,
         )
         channel: Channel[Finished] = Channel(
@@ -54,7 +55,8 @@ class Stream:
         self.program: Program[PreparedSample] = Program(
             rank=shop.world.rank,
             ranks=shop.world.size,
-            packer=self.pack,
+            groups=self.pack,
+            saves=self.pack,
             footprint=footprint,
             seed=settings.seed,
             epoch=number,
@@ -64,7 +66,7 @@ class Stream:
             most_bytes=settings.max_bytes,
             failure_budget=settings.failure_budget,
             resume=place,
-            ledger=Ledger(carried.steps, carried.samples_seen),
+            counter=StepCounter(earlier.steps, earlier.samples_seen),
         )
         decoder = Decoder(shop.pool, footprint, shop.waits, self.drops)
         self.align = Align(
@@ -75,8 +77,8 @@ class Stream:
             dummy=shop.dummy,
             epoch=begin.epoch,
             waits=shop.waits,
-            moved_in=0 if begin.step is None else begin.step.moved_in,
-            moved_out=0 if begin.step is None else begin.step.moved_out,
+            moved_in=0 if begin.place is None else begin.place.moved_in,
+            moved_out=0 if begin.place is None else begin.place.moved_out,
         )
         self._taken = begin.taken
         self._prefetch = Prefetch(
@@ -115,17 +117,21 @@ class Stream:
             return
         self.settled = True
         self.drops.flush()
-        self.add_to(self._shop.mine, self._shop.everyone)
+        shop = self._shop
+        shop.mine, shop.everyone = self.with_drops(shop.mine, shop.everyone)
         if ended:
             return
         here, moved = self._expected(), self.align.moved_in - self.align.moved_out
-        self._shop.mine.abandoned += here + moved - self._taken - self.drops.by_reason.total()
-        self._shop.everyone.abandoned = self._shop.mine.abandoned
+        abandoned = here + moved - self._taken - self.drops.by_reason.total()
+        shop.mine = shop.mine.plus(RunTotals(abandoned=abandoned))
+        shop.everyone = replace(shop.everyone, abandoned=shop.mine.abandoned)
 
-    def add_to(self, mine: Totals, everyone: Totals) -> None:
-        """Add what this stream dropped so far."""
-        mine.add(self.pack.account(), self.drops.by_source)
-        everyone.add(self.program.account if self._shop.world.size > 1 else self.pack.account())
+    def with_drops(self, mine: RunTotals, everyone: RunTotals) -> tuple[RunTotals, RunTotals]:
+        """These totals and what this stream dropped so far."""
+        own = totals_of_report(self.pack.report(), self.drops.by_source)
+        return mine.plus(own), everyone.plus(
+            totals_of_report(self.program.report) if self._shop.world.size > 1 else totals_of_report(self.pack.report())
+        )
 
     def _expected(self) -> int:
         samples = self._passes.readings[0].samples
@@ -137,7 +143,7 @@ class Stream:
 class Epoch(Iterator[Batch]):
     """One ``for`` loop over a stream; what ``iter(loader)`` gives. Keeps the loader, ``owner``, alive and connected."""
 
-    def __init__(self, shop: Shop, stream: Stream, begin: Saved, owner: object) -> None:
+    def __init__(self, shop: Shop, stream: Stream, begin: RunState, owner: object) -> None:
         self._owner = owner
         self._shop = shop
         self.stream = stream
@@ -166,8 +172,9 @@ class Epoch(Iterator[Batch]):
             self._finish()
             raise
         self._emitted_by_all += step.totals.samples
-        self._shop.mine.count(step.info)
-        self._shop.everyone.count_all(step.totals)
+        shop = self._shop
+        shop.mine = shop.mine.plus(totals_of_step(step.info))
+        shop.everyone = shop.everyone.plus(totals_of_all_ranks(step.totals))
         if step.ends_epoch:
             self._end()
         self._keep_state(step)
@@ -177,12 +184,17 @@ class Epoch(Iterator[Batch]):
     def _keep_state(self, step: Step) -> None:
         shop = self._shop
         number = self._number + step.ends_epoch
-        stream, taken = self.stream.program.epoch, self.stream.taken
-        rest = None if step.ends_epoch else self.stream.rest
-        saved = Saved(
-            number, stream, shop.mine.copy(), shop.everyone.copy(), step.state, step.accumulation, taken, rest
+        state = RunState(
+            epoch=number,
+            pass_number=self.stream.program.epoch,
+            mine=shop.mine,
+            everyone=shop.everyone,
+            place=step.place,
+            accumulation=step.accumulation,
+            taken=self.stream.taken,
+            remaining=None if step.ends_epoch else self.stream.remaining,
         )
-        shop.states.append((step.info.step, saved))
+        shop.states.append((step.info.step, state))
 
     def _end(self) -> None:
         self._ended = True
@@ -192,9 +204,10 @@ class Epoch(Iterator[Batch]):
         self._end()
         self.stream.settle(ended=True)
         following, shop = self._number + 1, self._shop
-        shop.states.append((None, Saved(following, following, shop.mine.copy(), shop.everyone.copy())))
+        start = RunState(epoch=following, pass_number=following, mine=shop.mine, everyone=shop.everyone)
+        shop.states.append((None, start))
         self._warn_of_scale()
-        dropped = self.stream.program.account.dropped
+        dropped = self.stream.program.report.dropped
         if not self._emitted_by_all and dropped:
             raise StageError(
                 f"epoch {self._number}: all {sum(dropped.values())} samples were dropped ({dropped}), nothing is left "

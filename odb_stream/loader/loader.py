@@ -1,6 +1,5 @@
 """Loader: the front of a pipeline. Checks the settings on all ranks, hands out epochs and keeps the account."""
 
-import copy
 import logging
 import weakref
 from collections import deque
@@ -11,8 +10,9 @@ from typing import Any, Self
 
 import torch
 
-from odb_stream.checkpoint.fit import Saved, identity_of, saved_from, sealed, unsealed
-from odb_stream.checkpoint.reshard import is_merged, merged_from
+from odb_stream.batching.totals import by_source, report_figures
+from odb_stream.checkpoint.fit import identity_of, seal, unseal
+from odb_stream.checkpoint.state import RankState, RunState
 from odb_stream.config import (
     MEBIBYTE,
     Budget,
@@ -27,6 +27,7 @@ from odb_stream.config import (
 from odb_stream.errors import ConfigError, StateError
 from odb_stream.loader.context import Shop
 from odb_stream.loader.epoch import Epoch, Stream
+from odb_stream.loader.resume import begin_of
 from odb_stream.loader.startup import agree, connect, current_world, dummy_image, leave, plan_in_words, total_samples
 from odb_stream.nodes.collate import Batch
 from odb_stream.prepare.records import prepare_for
@@ -117,7 +118,7 @@ class Loader:
         self._finalizer = weakref.finalize(self, leave, self._transport)
         self._epoch: weakref.ref[Epoch] | None = None
         self._endless: Stream | None = None
-        self._begin: Saved | None = None
+        self._begin: RunState | None = None
         self._next_epoch = 0
         self._closed = False
         try:
@@ -179,8 +180,8 @@ class Loader:
         self._epoch = weakref.ref(epoch)
         return epoch
 
-    def _start(self, epoch: int) -> Saved:
-        return Saved(epoch, epoch, self._shop.mine.copy(), self._shop.everyone.copy())
+    def _start(self, epoch: int) -> RunState:
+        return RunState(epoch=epoch, pass_number=epoch, mine=self._shop.mine, everyone=self._shop.everyone)
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """Where this rank stands, exactly: few values under fixed keys, fit for JSON; it refers to samples only.
@@ -193,7 +194,7 @@ class Loader:
         """
         if self._begin is not None or not self._shop.states:
             saved = self._begin or self._start(self._next_epoch)
-            known: dict[int | None, Saved] = {None: saved}
+            known: dict[int | None, RunState] = {None: saved}
         else:
             known = dict(self._shop.states)
             saved = self._shop.states[-1][1]
@@ -203,7 +204,7 @@ class Loader:
                 kept = f"{min(numbers)} to {max(numbers)}" if numbers else "none yet"
                 raise StateError(f"there is no state after step {step} of this epoch; kept are those of steps: {kept}")
             saved = known[step]
-        return sealed(saved.plain(self._identity))
+        return seal(RankState(identity=self._identity, rank=self._world.rank, state=saved))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state: the next ``for`` loop makes the steps that would have come after it.
@@ -217,18 +218,14 @@ class Loader:
         """
         if self._closed:
             raise ConfigError("this Loader is closed: build a new one")
-        content = unsealed(state)
-        if is_merged(content):
-            saved = merged_from(content, self._identity, self._shop.source, self._settings.seed)
-        else:
-            saved = saved_from(content, self._identity)
+        saved = begin_of(unseal(state), self._identity, self._world, self._shop.source, self._settings.seed)
         self._end_epoch()
         if self._endless is not None:
             self._endless.close()
             self._endless = None
         self._begin = saved
         self._next_epoch = saved.epoch
-        self._shop.mine, self._shop.everyone = saved.mine.copy(), saved.everyone.copy()
+        self._shop.mine, self._shop.everyone = saved.mine, saved.everyone
 
     def _running(self) -> Epoch | None:
         return self._epoch() if self._epoch is not None else None
@@ -247,17 +244,17 @@ class Loader:
         ``global`` holds the same figures over all ranks: exact for what was emitted, as of the last planned round for
         drops; what was abandoned is this rank's own.
         """
-        mine, everyone = copy.deepcopy(self._shop.mine), copy.deepcopy(self._shop.everyone)
+        mine, everyone = self._shop.mine, self._shop.everyone
         epoch = self._running()
         stream = epoch.stream if epoch is not None else self._endless
         if stream is not None and not stream.settled:
-            stream.add_to(mine, everyone)
+            mine, everyone = stream.with_drops(mine, everyone)
         budget = self._settings.budget.tokens
         return {
-            **mine.figures(ranks=1, budget=budget),
-            "sources": mine.by_source(self._shop.source.names),
+            **report_figures(mine, ranks=1, budget=budget),
+            "sources": by_source(mine, self._shop.source.names),
             "wait_seconds": dict(self._shop.waits.seconds),
-            "global": everyone.figures(ranks=self._world.size, budget=budget),
+            "global": report_figures(everyone, ranks=self._world.size, budget=budget),
         }
 
     def close(self) -> None:

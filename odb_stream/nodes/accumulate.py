@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
-from odb_stream.batching.ledger import loss_scale
-from odb_stream.nodes.align import Accumulation
+from odb_stream.batching.totals import loss_scale
+from odb_stream.checkpoint.state import AccumulationState
 from odb_stream.nodes.collate import Finished
 
 
@@ -18,7 +18,9 @@ class Accumulate(Iterator[Finished]):
     first. If the source fails inside a window, the steps before the failure come first, as a shorter window.
     """
 
-    def __init__(self, source: Iterator[Finished], *, steps: int, ranks: int, rest: Accumulation | None = None) -> None:
+    def __init__(
+        self, source: Iterator[Finished], *, steps: int, ranks: int, rest: AccumulationState | None = None
+    ) -> None:
         self._source = source
         self._steps = steps
         self._ranks = ranks
@@ -53,5 +55,5 @@ class Accumulate(Iterator[Finished]):
                 accum_index=place,
                 accum_last=place == last,
             )
-            rest = None if place == last else Accumulation(place + 1, last - place, total)
+            rest = None if place == last else AccumulationState(place + 1, last - place, total)
             self._window.append(Finished(finished.batch, finished.step._replace(info=info, accumulation=rest)))

@@ -2,47 +2,12 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
 
+from odb_stream.checkpoint.state import DropCounts
 from odb_stream.sample import Drop, Record
 from odb_stream.shards.quarantine import Quarantine
 
 logger = logging.getLogger(__name__)
-
-
-class DropCounts(NamedTuple):
-    """What was dropped so far, as plain numbers."""
-
-    by_reason: tuple[tuple[str, int], ...] = ()
-    by_source: tuple[tuple[int, int], ...] = ()
-    damaged: int = 0
-
-    @classmethod
-    def total(cls, counts: "Iterable[DropCounts]") -> "DropCounts":
-        """The sum of these counts."""
-        by_reason: Counter[str] = Counter()
-        by_source: Counter[int] = Counter()
-        damaged = 0
-        for one in counts:
-            by_reason.update(dict(one.by_reason))
-            by_source.update(dict(one.by_source))
-            damaged += one.damaged
-        return cls(tuple(by_reason.items()), tuple(by_source.items()), damaged)
-
-    def plain(self) -> dict[str, Any]:
-        """The counts as plain data, fit for JSON."""
-        return {
-            "by_reason": dict(self.by_reason),
-            "by_source": [list(pair) for pair in self.by_source],
-            "damaged": self.damaged,
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "DropCounts":
-        """What :meth:`plain` wrote."""
-        sources = tuple((source, number) for source, number in plain["by_source"])
-        return cls(tuple(plain["by_reason"].items()), sources, plain["damaged"])
 
 
 class Drops:
@@ -79,7 +44,9 @@ class Drops:
         self.by_reason[drop.reason] += 1
         self.by_source[record.ref.source] += 1
         self._damaged += drop.damaged
-        self._counts = DropCounts(tuple(self.by_reason.items()), tuple(self.by_source.items()), self._damaged)
+        self._counts = DropCounts(
+            by_reason=dict(self.by_reason), by_source=dict(self.by_source), damaged=self._damaged
+        )
         if drop.damaged and self._quarantine is not None:
             self._quarantine.add(record, drop)
 
@@ -106,5 +73,5 @@ class Drops:
 
     def restore(self, counts: DropCounts) -> None:
         """Go on from these counts."""
-        self.by_reason, self.by_source = Counter(dict(counts.by_reason)), Counter(dict(counts.by_source))
+        self.by_reason, self.by_source = Counter(counts.by_reason), Counter(counts.by_source)
         self._damaged, self._counts = counts.damaged, counts

@@ -1,50 +1,23 @@
 """Pack: prepared samples enter the window and leave it as groups; drops and oversize samples are settled here."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
-from odb_stream.batching.account import Account
 from odb_stream.batching.cost import Footprint, Size
 from odb_stream.batching.groups import Group
 from odb_stream.batching.planner import Planner
-from odb_stream.checkpoint.state import References
+from odb_stream.batching.totals import RankReport
+from odb_stream.checkpoint.state import DropCounts, HeldGroup, HeldSample, WindowState
 from odb_stream.config import Settings
 from odb_stream.errors import ConfigError, OdbStreamError, OversizeError
-from odb_stream.nodes.drops import DropCounts, Drops
+from odb_stream.nodes.drops import Drops
 from odb_stream.nodes.prepare import RecordOutcome
-from odb_stream.sample import START, Drop, PreparedSample, ReadingPosition, Record, SampleRef
+from odb_stream.sample import START, Drop, PreparedSample, ReadingPosition, Record
 
 OpenPass = Callable[[int, ReadingPosition], Iterator[RecordOutcome]]
 """Opens one pass of this rank over its data, by number, from a position on."""
 
-Held = tuple[SampleRef, int]
-"""By what a sample is read again: its reference and its record's epoch."""
-
-Reread = Callable[[Sequence[Held]], list[PreparedSample]]
+Reread = Callable[[Sequence[HeldSample]], list[PreparedSample]]
 """Reads and prepares samples again. Raises StateError where one does not come out as a sample."""
-
-
-class PackSnapshot(NamedTuple):
-    """Where packing stands: the pass, the reading position after the last record that arrived, and what is held.
-
-    ``waits`` tells for each held sample how many groups were formed since it entered the window; ``source_ended``
-    whether the reading has ended.
-    """
-
-    pass_number: int
-    position: ReadingPosition
-    held: tuple[Held, ...]
-    waits: tuple[int, ...]
-    source_ended: bool
-    received: int
-    admitted_in_pass: int
-    solo: int
-    max_delay: int
-
-    @classmethod
-    def start(cls, pass_number: int) -> "PackSnapshot":
-        """The start of a pass, with nothing held."""
-        return cls(pass_number, START, (), (), False, 0, 0, 0, 0)
 
 
 class Pack:
@@ -62,7 +35,7 @@ class Pack:
         footprint: Footprint,
         drops: Drops,
         *,
-        begin: PackSnapshot,
+        begin: WindowState,
         repeat: bool,
     ) -> None:
         self._open_pass = open_pass
@@ -75,7 +48,7 @@ class Pack:
         self.planner.window.max_delay = begin.max_delay
         self._held: dict[int, PreparedSample] = {}
         self._next_ticket = 0
-        self._begin: PackSnapshot | None = begin
+        self._begin: WindowState | None = begin
         self._pass = begin.pass_number
         self._position = begin.position
         self._admitted_in_pass = begin.admitted_in_pass
@@ -95,10 +68,10 @@ class Pack:
         """Whether the stream has given its last sample: what is held can be planned to its end."""
         return self.planner.source_ended
 
-    def account(self) -> Account:
+    def report(self) -> RankReport:
         """What this rank dropped so far, by reason, and how long samples waited."""
         drops, max_delay = self._drops, self.planner.window.max_delay
-        return Account(dict(drops.by_reason), self.solo, max_delay, drops.damaged, self.received)
+        return RankReport(dict(drops.by_reason), self.solo, max_delay, drops.damaged, self.received)
 
     def begin_round(self, number: int) -> int:
         """Set the window of a round and return how many groups to plan in it."""
@@ -120,9 +93,9 @@ class Pack:
         """Enter what broke in the steps of the round up to this one."""
         self._drops.release(step)
 
-    def snapshot(self) -> PackSnapshot:
+    def window_state(self) -> WindowState:
         """What a resume needs to bring planning back."""
-        return PackSnapshot(
+        return WindowState(
             pass_number=self._pass,
             position=self._position,
             held=tuple(map(held_by, self._held.values())),
@@ -134,15 +107,15 @@ class Pack:
             max_delay=self.planner.window.max_delay,
         )
 
-    def progress(self) -> DropCounts:
+    def drops(self) -> DropCounts:
         """What was dropped so far."""
         return self._drops.counts()
 
-    def references(self, group: Group[PreparedSample]) -> References:
-        """References and epochs of a group's samples."""
+    def held(self, group: Group[PreparedSample]) -> HeldGroup:
+        """HeldGroup and epochs of a group's samples."""
         return tuple(map(held_by, group.samples))
 
-    def reread(self, groups: Sequence[References]) -> list[Group[PreparedSample]]:
+    def reread(self, groups: Sequence[HeldGroup]) -> list[Group[PreparedSample]]:
         """Groups of samples that are read and prepared again."""
         samples = iter(self._reread([held for group in groups for held in group]))
         return [self._group([next(samples) for _ in group]) for group in groups]
@@ -212,9 +185,9 @@ class Pack:
         return True
 
 
-def held_by(sample: PreparedSample) -> Held:
+def held_by(sample: PreparedSample) -> HeldSample:
     """By what a sample is read again."""
-    return sample.ref, sample.epoch
+    return HeldSample(sample.ref, sample.epoch)
 
 
 BYTES_OF_A_PATCH = 3 * 2 * 16 * 16 * 4

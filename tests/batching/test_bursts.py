@@ -5,15 +5,14 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unsaved import Unsaved
 
-from odb_stream.batching.account import Account
-from odb_stream.batching.bursts import BURST_SHARE, burst_ends
 from odb_stream.batching.cost import Footprint, Size
+from odb_stream.batching.deal import BURST_SHARE, burst_ends
 from odb_stream.batching.groups import BYTES, Counts, Group, table
 from odb_stream.batching.planner import Planner
 from odb_stream.batching.program import Program
 from odb_stream.batching.simulate.lockstep import Lockstep
+from odb_stream.batching.totals import RankReport
 from odb_stream.config import Budget
 from odb_stream.errors import PeerError, StageError
 
@@ -22,7 +21,7 @@ sizes = st.builds(Size, st.integers(1, 20), st.integers(0, 3), st.integers(1, 5)
 ranks_of_sizes = st.lists(st.lists(sizes, max_size=20), min_size=1, max_size=4)
 
 
-class Packer(Unsaved):
+class Packer:
     """A stream of (rank, number) samples."""
 
     def __init__(self, rank: int, stream: list[Size]) -> None:
@@ -39,8 +38,8 @@ class Packer(Unsaved):
     def source_ended(self) -> bool:
         return self._planner.source_ended
 
-    def account(self) -> Account:
-        return Account({})
+    def report(self) -> RankReport:
+        return RankReport({})
 
     def begin_round(self, number: int) -> int:
         self._planner.begin_round(number)
@@ -57,7 +56,7 @@ def lockstep(streams, decode, *, most_bytes=200, rebalance=True) -> Lockstep:
     return Lockstep(
         [
             Program(
-                rank=rank, ranks=len(streams), packer=Packer(rank, stream), footprint=FOOTPRINT, seed=0, epoch=0,
+                rank=rank, ranks=len(streams), groups=Packer(rank, stream), footprint=FOOTPRINT, seed=0, epoch=0,
                 most_bytes=most_bytes, rebalance=rebalance,
             )
             for rank, stream in enumerate(streams)
@@ -154,7 +153,7 @@ class Endless(Packer):
 def test_a_quota_that_nothing_can_fill_is_an_error_on_all_ranks():
     stream = [Size(9, 1, 1, 9, 1)] * 6
     programs = [
-        Program(rank=rank, ranks=2, packer=Endless(rank, stream), footprint=FOOTPRINT, seed=0, epoch=0, quota=9)
+        Program(rank=rank, ranks=2, groups=Endless(rank, stream), footprint=FOOTPRINT, seed=0, epoch=0, quota=9)
         for rank in range(2)
     ]
     run = Lockstep(programs, lambda _, groups, first: [None] * len(groups))
@@ -170,4 +169,4 @@ def test_a_rank_whose_whole_stream_is_broken_idles_with_a_lent_sample(rebalance)
     steps = list(run.steps())
     assert not run.errors
     assert sum(deliver.totals.samples for deliver, _ in steps) == 8
-    assert all(deliver.group or deliver.stand_in for step in steps for deliver in step)
+    assert all(deliver.group or deliver.filler for step in steps for deliver in step)

@@ -49,7 +49,7 @@ def test_rounds_are_few(job: Job) -> None:
     """
     done = run(job)
     assert done.rounds <= len(done.steps) + 2 + log(job.ranks, 8)
-    delivered = Counter(step[0].state.round.round for step in done.steps)
+    delivered = Counter(step[0].state.round.number for step in done.steps)
     for number in range(done.rounds - 1):
         planned = any(packer.at_round[number + 1][1] > packer.at_round[number][1] for packer in done.ranks.packers)
         assert planned or delivered[number]
@@ -65,7 +65,7 @@ def test_a_round_without_a_step_leaves_few_ranks_active() -> None:
     """
     one = Size(16)
     done = run(Job(streams=((one,) * 1_000, *((one,) * 2,) * 16, *((),) * 53), window=1, lookahead=1))
-    delivered = Counter(step[0].state.round.round for step in done.steps)
+    delivered = Counter(step[0].state.round.number for step in done.steps)
     assert [delivered[number] for number in range(4)] == [0, 0, 8, 7]
     assert len(done.steps) == -(-(1_000 + 32) // 70)
     assert done.rounds <= len(done.steps) + 2 + log(70, 8)
@@ -137,19 +137,19 @@ def test_an_idle_rank_has_a_sample_to_stand_in(job: Job) -> None:
     smallest: list[float] = [float("inf")] * job.ranks
     for step in run(job).steps:
         for rank, deliver in enumerate(step):
-            own = deliver.state.round.origins[deliver.state.progress.place] == rank
+            own = deliver.state.round.origins[deliver.state.step.index] == rank
             if deliver.group and own and job.normal(deliver.group.sizes):
                 smallest[rank] = min(smallest[rank], *(size.length for size in deliver.group.sizes))
         for rank, deliver in enumerate(step):
             if deliver.group:
                 continue
-            assert deliver.stand_in or min(smallest) == float("inf")
-            if deliver.stand_in:
-                (sample,) = deliver.stand_in.samples
-                assert deliver.stand_in.sizes == (job.size(sample),)
-                assert job.footprint.feasible(deliver.stand_in.sizes)
+            assert deliver.filler or min(smallest) == float("inf")
+            if deliver.filler:
+                (sample,) = deliver.filler.samples
+                assert deliver.filler.sizes == (job.size(sample),)
+                assert job.footprint.feasible(deliver.filler.sizes)
                 assert not job.is_broken(sample)
-                assert deliver.stand_in.sizes[0].length <= smallest[rank]
+                assert deliver.filler.sizes[0].length <= smallest[rank]
 
 
 @given(jobs())

@@ -44,9 +44,9 @@ def test_each_epoch_ends_at_the_first_step_that_reaches_the_quota(job: Job, quot
         assert totals.samples_seen == before + totals.samples
         assert step[0].ends_epoch == (totals.samples_seen >= quota)
         before = 0 if step[0].ends_epoch else totals.samples_seen
-        same_round = number and steps[number - 1][0].state.round.round == step[0].state.round.round
+        same_round = number and steps[number - 1][0].state.round.number == step[0].state.round.number
         place = place + 1 if same_round else 0
-        assert step[0].state.progress.place == place
+        assert step[0].state.step.index == place
     for rank, packer in enumerate(ranks.packers):
         assert packer.planner.window.max_delay <= job.window
         emitted = [step[rank].group.samples for step in steps]

@@ -11,11 +11,9 @@ from alignment_support import costs, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odb_stream.batching.bursts import burst_ends
 from odb_stream.batching.cost import Footprint, Size
-from odb_stream.batching.deal import IDLE, deal_round
+from odb_stream.batching.deal import IDLE, burst_ends, deal_round, halve, split_candidates, split_groups
 from odb_stream.batching.groups import BYTES, IMAGES, Counts
-from odb_stream.batching.splits import halve, split_candidates, split_groups
 
 
 @given(sound_jobs())

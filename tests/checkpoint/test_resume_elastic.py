@@ -11,7 +11,7 @@ from test_resume_loader import edited
 from test_resume_pipelines import SMALL, letters, write
 
 import odb_stream as odb
-from odb_stream.checkpoint.fit import merge, unsealed
+from odb_stream.checkpoint import merge
 
 COUNTS = [60, 130, 20, 45]
 
@@ -122,16 +122,16 @@ def test_states_that_do_not_belong_together_are_refused_by_name(tmp_path: Path) 
     addresses = write(tmp_path, COUNTS, indexed=True)
     first, second = states_of(addresses, 3)
     later = states_of(addresses, 4)[1]
-    settings = unsealed(first)["settings"]
+    quota = [edited(one, "identity.settings.closure", "'quota'") for one in (first, second)]
     for given, message in (
         ([], "no state to merge"),
         ([first], r"of the ranks \[0\], but those of all 2 ranks"),
         ([first, first], r"of the ranks \[0, 0\]"),
         ([first, later], "different steps of epoch 0: rank 0 has made 3, rank 1 4"),
-        ([first, edited(second, {"epoch": 1})], "different epochs: rank 0 has 0, rank 1 has 1"),
-        ([first, edited(second, {"settings": {**settings, "seed": "9"}})], "seed was 9 and is 3"),
+        ([first, edited(second, "state.epoch", 1)], "epochs: rank 0 has 0, rank 1 has 1"),
+        ([first, edited(second, "identity.settings.seed", "9")], "seed was 9 and is 3"),
         ([merge([first, second]), second], "of the ranks"),
-        ([edited(one, {"settings": {**settings, "closure": "'quota'"}}) for one in (first, second)], "quota"),
+        (quota, "quota"),
     ):
         with pytest.raises(odb.StateError, match=message):
             merge(given)

@@ -7,7 +7,6 @@ from loader_data import Ready, drop_thirds, jitter
 from resume_support import check_every_cut, comparable, epoch_of, uncut
 
 import odb_stream as odb
-from odb_stream.checkpoint.fit import unsealed
 
 SMALL = {"budget": odb.Budget(tokens=128), "window": 32, "lookahead": 4, "seed": 3}
 
@@ -160,30 +159,36 @@ def test_harmless_settings_may_change() -> None:
         assert epoch_of(stream) == steps[0][4:]
 
 
-def edited(state: dict, changed: dict) -> dict:
-    """The state with other values, outside or inside its content."""
-    if changed.keys() <= {"version", "content"}:
-        return {**state, **changed}
-    return {**state, "content": json.dumps({**unsealed(state), **changed})}
+def edited(state: dict, place: str, value: object) -> dict:
+    """The state with another value at a place inside its content, such as ``identity.data``."""
+    content = json.loads(state["content"])
+    (inner,) = content.values()
+    *path, name = place.split(".")
+    for step in path:
+        inner = inner[step]
+    inner[name] = value
+    return {**state, "content": json.dumps(content)}
 
 
 def test_states_of_other_data_ranks_and_versions_are_refused() -> None:
     with loader() as stream:
         next(iter(stream))
         state = stream.state_dict()
-        for changed, message in (
-            ({"data": "dataset Ready of 7 items"}, "other data"),
-            ({"version": 99}, "version 99, this package reads 1"),
-            ({"world_size": 4}, "saved on 4 ranks, and there are 1 now.*resume.merge"),
-            ({"rank": 1}, "that of rank 1, but this is rank 0"),
-            ({"content": "{"}, "damaged"),
-            ({"progress": {**unsealed(state)["progress"], "round": {}}}, "damaged"),
+        for refused, fact in (
+            (edited(state, "identity.data", "dataset Ready of 7 items"), "dataset Ready of 7 items"),
+            ({**state, "version": 1}, "version 1,"),
+            (edited(state, "identity.world_size", 4), "4 ranks.*checkpoint.merge"),
+            (edited(state, "rank", 1), "rank 1"),
+            ({**state, "content": "{"}, "damaged"),
+            (edited(state, "state.place.round", {}), "damaged"),
+            (edited(state, "state.taken", "5"), "damaged"),
+            (edited(state, "state.unknown", 5), "unknown"),
+            ({}, "{}"),
+            ("text", "text"),
+            (None, "None"),
         ):
-            with pytest.raises(odb.StateError, match=message):
-                stream.load_state_dict(edited(state, changed))
-        for nothing in ({}, "text", None):
-            with pytest.raises(odb.StateError, match="no state of a Loader"):
-                stream.load_state_dict(nothing)
+            with pytest.raises(odb.StateError, match=fact):
+                stream.load_state_dict(refused)
 
 
 def test_a_state_holds_references_and_its_size_is_bounded_by_window_and_round() -> None:

@@ -50,7 +50,7 @@ def test_every_step_of_an_uneven_job_is_a_place_to_go_on(images: bool, rebalance
         steps, _ = rest(job, [deliver.state for deliver in step])
         assert schedule(steps) == schedule(whole.steps[cut + 1 :])
     moved = any(deliver.state.round.sent for step in whole.steps for deliver in step)
-    lent = any(deliver.state.progress.lent for deliver in whole.steps[-1])
+    lent = any(deliver.state.step.lent for deliver in whole.steps[-1])
     assert moved == rebalance
     assert lent or rebalance
 
@@ -90,7 +90,7 @@ def test_ranks_at_different_steps_are_refused_by_all() -> None:
     assert list(ranks.steps()) == []
     for rank, error in ranks.lockstep.errors.items():
         assert isinstance(error, StateError)
-        assert f"rank {rank} goes on" in str(error)
+        assert f"rank {rank} continues" in str(error)
         assert "rank 1" in str(error)
     fresh = Ranks(job, begin=[whole.steps[1][0].state, None])
     assert list(fresh.steps()) == []

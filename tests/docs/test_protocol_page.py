@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from odb_stream.batching.cost import Footprint, Size
-from odb_stream.batching.deal import deal_round, steps_of_round
-from odb_stream.batching.splits import missing_groups, split_candidates, split_groups
+from odb_stream.batching.deal import deal_round, missing_groups, split_candidates, split_groups, steps_of_round
 from odb_stream.config import Budget
 
 ROOT = Path(__file__).parents[2]

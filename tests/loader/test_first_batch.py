@@ -4,7 +4,8 @@ import pytest
 from loader_data import Ready
 
 import odb_stream as odb
-from odb_stream.checkpoint.fit import unsealed
+from odb_stream.checkpoint.fit import unseal
+from odb_stream.checkpoint.reshard import place_of
 from odb_stream.sources.shard_reading import SHUFFLE_BLOCK
 
 MOST_RECORDS = 1024
@@ -29,6 +30,6 @@ def test_the_first_batch_needs_few_records(size: int, length: int) -> None:
     """Fails with: a lookahead that begins with 8 groups, or a window that begins with 1,024 samples."""
     with odb.Loader(odb.Pipeline(odb.FromDataset(Counted(size, length))), budget=odb.Budget(tokens=16_384)) as loader:
         odb.pop_step(next(iter(loader)))
-        planned = unsealed(loader.state_dict())["progress"]["round"]["received"]
+        planned = place_of(unseal(loader.state_dict()).state.place).round.window.received
     under_way = 64  # a chunk is being prepared while the round is planned
     assert -(-(planned + under_way) // SHUFFLE_BLOCK) * SHUFFLE_BLOCK <= MOST_RECORDS

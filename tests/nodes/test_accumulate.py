@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 from torchdata.nodes import IterableWrapper
 
-from odb_stream.batching.ledger import StepTotals
+from odb_stream.batching.totals import StepTotals
 from odb_stream.errors import StageError
 from odb_stream.nodes.accumulate import Accumulate
 from odb_stream.nodes.align import Step

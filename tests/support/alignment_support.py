@@ -5,20 +5,32 @@ from dataclasses import dataclass
 
 from alignment_jobs import Identity, Job
 
-from odb_stream.batching.account import Account
 from odb_stream.batching.cost import Size
 from odb_stream.batching.events import Deliver
 from odb_stream.batching.groups import Counts, Group, count
 from odb_stream.batching.planner import Planner
 from odb_stream.batching.program import Program
 from odb_stream.batching.simulate.lockstep import Lockstep
-from odb_stream.checkpoint.state import Place
+from odb_stream.batching.totals import RankReport
+from odb_stream.checkpoint.state import DropCounts, HeldGroup, HeldSample, Place, WindowState
+from odb_stream.sample import SampleRef
 
 Step = tuple[Deliver, ...]
 
 
 class BadRecord(Exception):
     """What a failing stream or decoder raises in these tests."""
+
+
+def held_by(sample: Identity) -> HeldSample:
+    """A sample as states name it."""
+    rank, number = sample
+    return HeldSample(SampleRef(0, rank, number, -1), 0)
+
+
+def identity_of(held: HeldSample) -> Identity:
+    """The inverse of :func:`held_by`."""
+    return held.ref.shard, held.ref.index
 
 
 class StreamPacker:
@@ -39,12 +51,13 @@ class StreamPacker:
         self._in_burst: list[tuple[int, Identity]] = []
         self._rounds_before = 0
         if begin is not None:
-            self._rounds_before = begin.round.round + 1
-            self.drawn, held, waits, max_delay, ended = begin.round.packer
-            sizes = [(ticket, job.size((rank, ticket))) for ticket in held]
-            self.planner.restore(sizes, list(waits), source_ended=ended)
-            self.planner.window.max_delay = max_delay
-            self.dropped = list(begin.progress.packer)
+            window = begin.round.window
+            self._rounds_before = begin.round.number + 1
+            self.drawn = window.received
+            sizes = [(held.ref.index, job.size(identity_of(held))) for held in window.held]
+            self.planner.restore(sizes, list(window.waits), source_ended=window.source_ended)
+            self.planner.window.max_delay = window.max_delay
+            self.dropped = [tuple(map(int, name.split())) for name in begin.step.drops.by_reason]
 
     def _draw(self) -> tuple[int, Size] | None:
         number = self.drawn
@@ -79,8 +92,8 @@ class StreamPacker:
         self.handed_out.append(samples)
         return Group.of(samples, tuple(map(self.job.size, samples)), self.job.footprint)
 
-    def account(self) -> Account:
-        return Account({}, 0, self.planner.window.max_delay)
+    def report(self) -> RankReport:
+        return RankReport({}, 0, self.planner.window.max_delay)
 
     def broke(self, step: int, sample: Identity) -> None:
         self._in_burst.append((step, sample))
@@ -89,19 +102,27 @@ class StreamPacker:
         self.dropped += [sample for at, sample in self._in_burst if at <= step]
         self._in_burst = [(at, sample) for at, sample in self._in_burst if at > step]
 
-    def snapshot(self) -> tuple[object, ...]:
+    def window_state(self) -> WindowState:
         window = self.planner.window
-        held = tuple(window.tickets()), tuple(window.waits()), window.max_delay
-        return self.drawn, *held, self.planner.source_ended
+        return WindowState(
+            pass_number=0,
+            held=tuple(held_by((self.rank, ticket)) for ticket in window.tickets()),
+            waits=tuple(window.waits()),
+            source_ended=self.planner.source_ended,
+            received=self.drawn,
+            max_delay=window.max_delay,
+        )
 
-    def progress(self) -> tuple[Identity, ...]:
-        return tuple(self.dropped)
+    def drops(self) -> DropCounts:
+        """Each dropped sample as a reason of its own: tests compare which ones were dropped, not only how many."""
+        return DropCounts(by_reason={f"{rank} {number}": 1 for rank, number in self.dropped})
 
-    def references(self, group: Group[Identity]) -> tuple[Identity, ...]:
-        return group.samples
+    def held(self, group: Group[Identity]) -> HeldGroup:
+        return tuple(map(held_by, group.samples))
 
-    def reread(self, groups: list[tuple[Identity, ...]]) -> list[Group[Identity]]:
-        return [Group.of(one, tuple(map(self.job.size, one)), self.job.footprint) for one in groups]
+    def reread(self, groups: Sequence[HeldGroup]) -> list[Group[Identity]]:
+        again = [tuple(map(identity_of, held)) for held in groups]
+        return [Group.of(one, tuple(map(self.job.size, one)), self.job.footprint) for one in again]
 
 
 class Ranks:
@@ -137,7 +158,8 @@ class Ranks:
             Program(
                 rank=rank,
                 ranks=job.ranks,
-                packer=packer,
+                groups=packer,
+                saves=packer,
                 footprint=job.footprint,
                 seed=job.seed,
                 epoch=job.epoch,
@@ -204,7 +226,7 @@ class Run:
         """The steps of each round that had any."""
         rounds: dict[int, list[Step]] = {}
         for step in self.steps:
-            rounds.setdefault(step[0].state.round.round, []).append(step)
+            rounds.setdefault(step[0].state.round.number, []).append(step)
         return list(rounds.values())
 
 
@@ -222,7 +244,7 @@ def schedule(steps: list[Step]) -> list[tuple[object, ...]]:
         tuple(
             (
                 deliver.group and deliver.group.samples,
-                deliver.stand_in and deliver.stand_in.samples,
+                deliver.filler and deliver.filler.samples,
                 deliver.totals,
                 deliver.ends_epoch,
                 deliver.state,
@@ -249,8 +271,8 @@ def check_steps(job: Job, steps: list[Step]) -> None:
         totals = step[0].totals
         counts = []
         for deliver in step:
-            assert (deliver.totals, deliver.ends_epoch, deliver.state.progress.place) == (
-                totals, step[0].ends_epoch, step[0].state.progress.place,
+            assert (deliver.totals, deliver.ends_epoch, deliver.state.step.index) == (
+                totals, step[0].ends_epoch, step[0].state.step.index,
             )
             counts.append(check_group(job, deliver))
         together = Counts(*map(sum, zip(*counts, strict=True)))
@@ -276,5 +298,5 @@ def check_group(job: Job, deliver: Deliver) -> Counts:
     assert list(deliver.group.samples) == sorted(deliver.group.samples)
     assert not any(map(job.is_broken, deliver.group.samples))
     assert deliver.group.counts == count(sizes, job.footprint)
-    assert deliver.stand_in is None
+    assert deliver.filler is None
     return deliver.group.counts

@@ -21,14 +21,12 @@ from multiprocessing import Pool
 from random import Random
 from typing import NamedTuple
 
-from unsaved import Unsaved
-
-from odb_stream.batching.account import Account
 from odb_stream.batching.cost import Footprint, Size
 from odb_stream.batching.groups import Group
 from odb_stream.batching.planner import Planner
 from odb_stream.batching.program import Program
 from odb_stream.batching.simulate.lockstep import Lockstep
+from odb_stream.batching.totals import RankReport
 from odb_stream.config import Budget
 
 STREAMS = [stream for number in range(5) for stream in itertools.product((1, 2, 3), repeat=number)]
@@ -50,12 +48,12 @@ class Instance(NamedTuple):
     rebalance: bool
 
 
-class PlannedPacker(Unsaved):
+class PlannedPacker:
     """Hands out groups that were formed before."""
 
     def __init__(self, rank: int, plan: Plan, lookahead: int, footprint: Footprint) -> None:
         numbers = itertools.count()
-        self.groups = [
+        self.planned = [
             Group.of(tuple((rank, next(numbers)) for _ in lengths), tuple(map(Size, lengths)), footprint)
             for lengths in plan
         ]
@@ -63,9 +61,11 @@ class PlannedPacker(Unsaved):
         self.formed = 0
         self.rounds = 0
 
+    source_ended = False
+
     @property
     def exhausted(self) -> bool:
-        return self.formed == len(self.groups)
+        return self.formed == len(self.planned)
 
     def begin_round(self, number: int) -> int:
         assert number < 20, "the run does not end"
@@ -76,10 +76,10 @@ class PlannedPacker(Unsaved):
         if self.exhausted:
             return None
         self.formed += 1
-        return self.groups[self.formed - 1]
+        return self.planned[self.formed - 1]
 
-    def account(self) -> Account:
-        return Account({})
+    def report(self) -> RankReport:
+        return RankReport({})
 
 
 @cache
@@ -130,7 +130,7 @@ def check(instance: Instance) -> None:
     ranks = len(plans)
     packers = [PlannedPacker(rank, own, lookahead, footprint) for rank, own in enumerate(plans)]
     programs = [
-        Program(rank=rank, ranks=ranks, packer=packer, footprint=footprint, seed=0, epoch=0, rebalance=rebalance)
+        Program(rank=rank, ranks=ranks, groups=packer, footprint=footprint, seed=0, epoch=0, rebalance=rebalance)
         for rank, packer in enumerate(packers)
     ]
     lockstep = Lockstep(programs)
@@ -138,7 +138,7 @@ def check(instance: Instance) -> None:
     assert not lockstep.errors, lockstep.errors
     emitted = [[deliver.group for deliver in step] for step in steps]
     groups = [group for step in emitted for group in step if group]
-    planned = {group.samples: group for packer in packers for group in packer.groups}
+    planned = {group.samples: group for packer in packers for group in packer.planned}
     samples = Counter(sample for group in groups for sample in group.samples)
     assert samples == Counter(itertools.chain(*planned)), "A2"
     assert all(
@@ -160,7 +160,7 @@ def check(instance: Instance) -> None:
         assert sum(idle) < ranks
         assert len(groups) - len(planned) <= -len(planned) % ranks
         for step, own in zip(steps, emitted, strict=True):
-            if step[0].state.round.round < steps[-1][0].state.round.round:
+            if step[0].state.round.number < steps[-1][0].state.round.number:
                 assert all(group.samples in planned for group in own)
             elif any(idle):
                 assert all(len(group.samples) == 1 for group in own if group)
@@ -170,7 +170,7 @@ def check(instance: Instance) -> None:
         assert all(group.samples in planned for group in groups)
         assert all(group.samples[0][0] == rank for own in emitted for rank, group in enumerate(own) if group)
     if any(footprint.feasible(group.sizes) for group in groups):
-        assert all(deliver.group or deliver.stand_in for deliver in steps[-1])
+        assert all(deliver.group or deliver.filler for deliver in steps[-1])
 
 
 def main() -> None:

@@ -23,46 +23,30 @@ from typing import Any
 import numpy as np
 from waiting import waiting
 
-from odb_stream.batching.account import Account
 from odb_stream.batching.cost import Footprint, Size
 from odb_stream.batching.events import Deliver, Event, Exchange
 from odb_stream.batching.groups import Group
-from odb_stream.batching.messages import EXHAUSTED, HEAD_FIELDS
+from odb_stream.batching.messages import EXHAUSTED, HEADER_FIELDS
 from odb_stream.batching.program import Program
 from odb_stream.batching.simulate.figures import LengthPacker, deal
 from odb_stream.batching.simulate.lockstep import Lockstep
+from odb_stream.batching.totals import RankReport
 from odb_stream.config import Budget
 
 FOOTPRINT = Footprint("padded", Budget(16_384))
 SAMPLES = 40_000
 WITHOUT_BOUND = 1 << 30
 ROUND = 3
-"""The column of a head that holds the round's number."""
+"""The column of a header that holds the round's number."""
 
 
 class NothingDropped:
-    """The rest of a packing stage that drops nothing and is never resumed: its account and its state."""
+    """The part of a packing stage that does not form groups."""
 
     source_ended = False
 
-    def account(self) -> Account:
-        return Account({"oversize": 3, "bad_image": 1}, 0, 200)
-
-    def snapshot(self) -> None:
-        return None
-
-    def progress(self) -> None:
-        return None
-
-    def passed(self, step: int) -> None:
-        pass
-
-    def references(self, group: Group[int]) -> tuple[int, ...]:
-        return group.samples
-
-    def reread(self, groups: list[Any]) -> list[Group[int]]:
-        assert not groups, "nothing is resumed here"
-        return []
+    def report(self) -> RankReport:
+        return RankReport({"oversize": 3, "bad_image": 1}, 0, 200)
 
 
 class PreparedPacker(NothingDropped):
@@ -152,7 +136,7 @@ def eight_ranks(repeats: int) -> dict[str, float]:
     ranks = deal(lengths(), 8, [9, 9, 10, 10, 10, 10, 10, 10])
     packers = [RecordingPacker(own, window=256, lookahead=32) for own in ranks]
     programs = [
-        RecordedProgram(rank=rank, ranks=8, packer=packer, footprint=FOOTPRINT, seed=0, epoch=0)
+        RecordedProgram(rank=rank, ranks=8, groups=packer, footprint=FOOTPRINT, seed=0, epoch=0)
         for rank, packer in enumerate(packers)
     ]
     lockstep = Lockstep(programs)
@@ -160,7 +144,7 @@ def eight_ranks(repeats: int) -> dict[str, float]:
     seconds = []
     for _ in range(repeats):
         packer = PreparedPacker(packers[0].handed_out, packers[0].planned)
-        program = Program(rank=0, ranks=8, packer=packer, footprint=FOOTPRINT, seed=0, epoch=0)
+        program = Program(rank=0, ranks=8, groups=packer, footprint=FOOTPRINT, seed=0, epoch=0)
         spent, replayed = replay(program, iter(programs[0].answers))
         assert replayed == steps, f"{replayed} steps were replayed of {steps}"
         seconds.append(spent)
@@ -200,17 +184,17 @@ class MadeUpPeers:
         if isinstance(event, Exchange):
             return {origin: self.groups[:number] for origin, number in event.incoming.items()}
         self.bytes_gathered += event.values.nbytes
-        if len(event.values) < HEAD_FIELDS:  # where ranks begin, and that all have what moved to them: the same
+        if len(event.values) < HEADER_FIELDS:  # where ranks begin, and that all have what moved to them: the same
             return np.tile(event.values, (self.ranks, 1))
         if len(event.values) == self.tables[0].size:
             return self.tables.reshape(self.ranks, -1)
-        heads = np.tile(event.values, (self.ranks, 1))
-        if heads[0, ROUND] == self.rounds:
-            heads[:, :2] = EXHAUSTED, 0
+        headers = np.tile(event.values, (self.ranks, 1))
+        if headers[0, ROUND] == self.rounds:
+            headers[:, :2] = EXHAUSTED, 0
         else:
-            heads[:, 0] = np.where(self.exhausted, EXHAUSTED, 0)
-            heads[:, 1] = self.held
-        return heads
+            headers[:, 0] = np.where(self.exhausted, EXHAUSTED, 0)
+            headers[:, 1] = self.held
+        return headers
 
 
 def many_ranks(held: list[int], exhausted: list[bool], rounds: int, repeats: int) -> dict[str, float]:
@@ -219,7 +203,7 @@ def many_ranks(held: list[int], exhausted: list[bool], rounds: int, repeats: int
 
     def program() -> Program[int]:
         packer = EndlessPacker(peers.groups)
-        return Program(rank=0, ranks=len(held), packer=packer, footprint=FOOTPRINT, seed=0, epoch=0)
+        return Program(rank=0, ranks=len(held), groups=packer, footprint=FOOTPRINT, seed=0, epoch=0)
 
     answers = []
     run = program().run()

@@ -11,7 +11,7 @@ from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from odb_stream import storage
-from odb_stream.checkpoint.fit import merge
+from odb_stream.checkpoint import merge
 from odb_stream.config import World
 from odb_stream.errors import StateError
 

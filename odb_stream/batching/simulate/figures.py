@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import get_args
 
-from odb_stream.batching.account import Account
 from odb_stream.batching.cost import Footprint, Size
 from odb_stream.batching.groups import Group
 from odb_stream.batching.planner import Planner
@@ -13,6 +12,7 @@ from odb_stream.batching.program import Program
 from odb_stream.batching.simulate import baselines
 from odb_stream.batching.simulate.baselines import Schedule
 from odb_stream.batching.simulate.lockstep import Lockstep
+from odb_stream.batching.totals import RankReport, critical_ratio, padding_ratio, utilisation
 from odb_stream.config import Policy, require_choice, require_int
 from odb_stream.errors import ConfigError
 
@@ -21,9 +21,7 @@ from odb_stream.errors import ConfigError
 class Figures:
     """The outcome of a simulation; tokens are counted with the layout's padding.
 
-    ``padding_ratio`` = 1 - real / padded tokens. ``real_utilisation`` = real tokens / (steps x ranks x budget).
-    ``critical_ratio`` = sum over steps of the largest rank's padded tokens / (all real tokens / ranks); 1 is ideal,
-    and it decides the time of synchronous steps. ``idle_steps`` counts ranks that idle, over all steps.
+    The ratios are those of :mod:`odb_stream.batching.totals`. ``idle_steps`` counts ranks that idle, over all steps.
     ``max_delay`` counts groups formed between a sample's entry into the window and its planning (anchored only).
     """
 
@@ -126,26 +124,9 @@ class LengthPacker:
             return None
         return Group.of(tuple(tickets), tuple(self._sizes[ticket] for ticket in tickets), self._footprint)
 
-    def account(self) -> Account:
+    def report(self) -> RankReport:
         """Nothing is dropped here."""
-        return Account({}, 0, self.planner.window.max_delay)
-
-    def passed(self, step: int) -> None:
-        """Nothing breaks here."""
-
-    def snapshot(self) -> None:
-        """Nothing: a simulation is not resumed."""
-
-    def progress(self) -> None:
-        """Nothing, as above."""
-
-    def references(self, group: Group[int]) -> tuple[int, ...]:
-        """The samples' places in the array."""
-        return group.samples
-
-    def reread(self, groups: Sequence[tuple[int, ...]]) -> list[Group[int]]:
-        """The groups of these samples."""
-        return [Group.of(one, tuple(self._sizes[place] for place in one), self._footprint) for one in groups]
+        return RankReport({}, 0, self.planner.window.max_delay)
 
 
 def anchored(
@@ -155,7 +136,7 @@ def anchored(
     packers = [LengthPacker(lengths, footprint, window=window, lookahead=lookahead) for lengths in ranks]
     programs = [
         Program(
-            rank=rank, ranks=len(ranks), packer=packer, footprint=footprint, seed=0, epoch=0, rebalance=rebalance
+            rank=rank, ranks=len(ranks), groups=packer, footprint=footprint, seed=0, epoch=0, rebalance=rebalance
         )
         for rank, packer in enumerate(packers)
     ]
@@ -187,9 +168,9 @@ def measure(
         emitted=sum(len(group) for step in schedule for group in step),
         dropped=dropped,
         idle_steps=sum(1 for step in schedule for group in step if not group),
-        padding_ratio=1 - real / padded if padded else 0.0,
-        real_utilisation=real / (len(schedule) * ranks * budget.tokens) if schedule else 0.0,
-        critical_ratio=sum(map(max, costs)) * ranks / real if real else 0.0,
+        padding_ratio=padding_ratio(real, padded),
+        real_utilisation=utilisation(real, len(schedule) * ranks * budget.tokens),
+        critical_ratio=critical_ratio(sum(map(max, costs)), real, ranks),
         over_budget_groups=sum(
             1
             for step, cost in zip(schedule, costs, strict=True)
