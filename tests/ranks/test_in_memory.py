@@ -4,9 +4,10 @@ import threading
 
 import numpy as np
 import pytest
+from memory_transport import InMemoryHub
 
 from odb_stream.errors import PeerError
-from odb_stream.ranks.transport import InMemoryHub, Left, Local, Transport
+from odb_stream.ranks.transport import Left, Local, Transport
 
 ONE = np.arange(1)
 

@@ -1,14 +1,17 @@
 """Ranks that die, stop, or lose the store while others wait for them, as real processes."""
 
 import logging
+import multiprocessing
 import signal
 import threading
 from multiprocessing.connection import Connection, Pipe
+from multiprocessing.process import BaseProcess
 
 import numpy as np
 import pytest
 import torch.distributed as dist
-from transport_ranks import Build, Ranks, host_store, processes, ranks_over_gloo
+from ranks_support import Ranks
+from transport_ranks import Build, ranks_over_gloo
 from waiting import PATIENCE
 
 from odb_stream.config import World
@@ -34,15 +37,14 @@ def wait_for(build: Build, line: Connection, victim: int) -> int:
 
 
 def ready(ranks: Ranks) -> None:
-    for rank in range(len(ranks.lines)):
-        assert ranks.hear(rank) == "ready"
+    assert set(ranks.hear_all()) == {"ready"}
 
 
 def expect_all(ranks: Ranks, others: list[int], kind: str, words: str) -> None:
     for rank in others:
         outcome = ranks.outcome(rank)
-        assert outcome.kind == kind
-        assert outcome.value.startswith(words), outcome.value
+        assert outcome.error == kind
+        assert outcome.text.startswith(words), outcome.text
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
@@ -57,9 +59,16 @@ def test_a_killed_rank_is_named_at_once(victim: int) -> None:
             assert ranks.exit_code(rank) == 0
 
 
-def start_host() -> tuple[processes.Process, tuple[str, int]]:
+def host_store(line: Connection) -> None:
+    """A process that hosts a store and does nothing else, as a launcher does."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    line.send(store.port)
+    threading.Event().wait()
+
+
+def start_host() -> tuple[BaseProcess, tuple[str, int]]:
     ours, theirs = Pipe()
-    host = processes.Process(target=host_store, args=(theirs,))
+    host = multiprocessing.get_context("forkserver").Process(target=host_store, args=(theirs,))
     host.start()
     assert ours.poll(PATIENCE)
     return host, ("127.0.0.1", ours.recv())
@@ -146,7 +155,7 @@ def test_a_rank_stopped_for_longer_than_the_timeout_is_named(victim: int) -> Non
             expect_all(ranks, others, "AlignmentTimeout", f"rank {victim} gave no sign of life for ")
         ranks.signal(victim, signal.SIGCONT)
         ranks.tell(victim)
-        assert ranks.outcome(victim).kind in ("AlignmentTimeout", "PeerError")
+        assert ranks.outcome(victim).error in ("AlignmentTimeout", "PeerError")
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """A process that forks, or was started in another way: copies of a transport neither disturb nor hide anything."""
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -64,8 +63,8 @@ def test_forked_children_neither_disturb_nor_hide_a_death() -> None:
                 children += [one for one in said if one != "ready"]
                 assert said.count("ready") == 1
             ranks.signal(1, signal.SIGKILL)
-            kind, message = ranks.outcome(0)
-            assert (kind, message[:11]) == ("PeerError", "rank 1 died")
+            outcome = ranks.outcome(0)
+            assert (outcome.error, outcome.text[:11]) == ("PeerError", "rank 1 died")
     finally:
         for child in children:
             os.kill(child, signal.SIGKILL)
@@ -82,5 +81,5 @@ def gather_once(build: Build, line: Connection) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_every_start_method_will_do(method: str) -> None:
-    with ranks_over_gloo(2, gather_once, context=multiprocessing.get_context(method)) as ranks:
+    with ranks_over_gloo(2, gather_once, method=method) as ranks:
         assert ranks.values() == [[0, 1], [0, 1]]

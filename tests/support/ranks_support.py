@@ -1,17 +1,40 @@
-"""Runs one function on several ranks: real processes over gloo on loopback, their results and errors brought back."""
+"""Starts one function on every rank and brings back what became of each; ranks are real processes or threads.
+
+Most tests need one call. The function stands at the top of a module, the processes form a gloo group on loopback, and
+what the function raises is a result like any other::
+
+    outcomes = run_ranks(train, 2, settings)      # train(settings) on two ranks, until both have ended
+    assert outcomes[0].error == "PeerError"       # value, error, text, exit_code, output
+    first, second = values(run_ranks(train, 2))   # or all values; fails when one raised, and shows what all wrote
+
+A test that talks to its ranks while they run, or stops or kills one, keeps them in hand instead. The function finds its
+own end of the conversation with :func:`here`::
+
+    with start_ranks(train, 2) as ranks:          # or start_threads
+        assert ranks.hear(1) == "ready"           # train called here().line.send("ready")
+        ranks.signal(1, signal.SIGKILL)
+        assert ranks.outcome(0).error == "PeerError"
+
+Nothing outlives the test: every wait has a deadline, and leaving the ``with`` block kills what still runs.
+"""
 
 import faulthandler
 import multiprocessing
 import os
 import signal
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from waiting import PATIENCE
 
 DEADLINE = 180.0
 """Seconds after which whatever still runs is killed and the test fails; only what hangs takes nearly as long."""
@@ -19,16 +42,112 @@ DEADLINE = 180.0
 PRELOADED = ["torch.distributed", "odb_stream.loader.loader", "pytest"]
 """What the fork server imports once, so that a rank starts in milliseconds."""
 
+_own = threading.local()
+
+
+class Here(NamedTuple):
+    """A rank as the function that runs on it sees it; ``line`` leads to the test."""
+
+    rank: int
+    line: Connection
+
+
+def here() -> Here:
+    """The rank on which the caller runs, in the thread in which its function was called."""
+    rank: Here = _own.here
+    return rank
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a rank: what its function returned, or the type and text of what it raised; and its exit code."""
+    """What became of a rank: what its function returned, or the type and text of what it raised.
+
+    ``output`` is what the process wrote so far; ``exit_code`` is known from ``run_ranks`` alone.
+    """
 
     value: Any = None
     error: str = ""
     text: str = ""
     exit_code: int | None = None
     output: str = ""
+
+
+@dataclass
+class Ranks:
+    """The running ranks of one test."""
+
+    lines: list[Connection] = field(default_factory=list)
+    processes: list[BaseProcess] = field(default_factory=list)
+    threads: list[threading.Thread] = field(default_factory=list)
+    logs: list[Path] = field(default_factory=list)
+
+    def tell(self, rank: int, message: Any = None) -> None:
+        self.lines[rank].send(message)
+
+    def tell_all(self, message: Any = None) -> None:
+        for line in self.lines:
+            line.send(message)
+
+    def hear(self, rank: int, within: float = PATIENCE) -> Any:
+        """The next message of a rank; fails the test when none comes in time, or the rank ends without one."""
+        line = self.lines[rank]
+        # Not the line alone: a child that the rank forked may hold a copy of its end, and keep it open after its death.
+        wait([line, *(process.sentinel for process in self.processes[rank : rank + 1])], max(0.0, within))
+        with suppress(EOFError):
+            if line.poll():
+                return line.recv()
+        raise AssertionError(f"rank {rank} said nothing within {within:.1f} s\n{self.written()}")
+
+    def hear_all(self, within: float = PATIENCE) -> list[Any]:
+        return [self.hear(rank, within) for rank in range(len(self.lines))]
+
+    def outcome(self, rank: int, within: float = PATIENCE) -> Outcome:
+        """How a rank's function ended; fails the test when it has not ended in time, or says something else first."""
+        ended = self.hear(rank, within)
+        assert isinstance(ended, Outcome), ended
+        return replace(ended, output=self.output(rank))
+
+    def outcomes(self, within: float = PATIENCE) -> list[Outcome]:
+        return [self.outcome(rank, within) for rank in range(len(self.lines))]
+
+    def values(self, within: float = PATIENCE) -> list[Any]:
+        """What all functions returned; fails the test if one raised."""
+        return values(self.outcomes(within))
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        pid = self.processes[rank].pid
+        assert pid is not None
+        os.kill(pid, number)
+
+    def exit_code(self, rank: int, within: float = PATIENCE) -> int | None:
+        """Wait for a process to end; None when it did not in time."""
+        self.processes[rank].join(max(0.0, within))
+        return self.processes[rank].exitcode
+
+    def output(self, rank: int) -> str:
+        """What a process has written so far."""
+        return self.logs[rank].read_text(errors="replace") if rank < len(self.logs) and self.logs[rank].exists() else ""
+
+    def written(self) -> str:
+        """What every rank has written so far, for the message of a failure."""
+        return "\n".join(f"--- rank {rank} ---\n{self.output(rank)}" for rank in range(len(self.logs)))
+
+    def __enter__(self) -> "Ranks":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join(PATIENCE)
+        for line in self.lines:
+            line.close()
+        for thread in self.threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+        if self.logs:
+            for log in self.logs:
+                log.unlink(missing_ok=True)
+            self.logs[0].parent.rmdir()
 
 
 def run_ranks(
@@ -39,47 +158,27 @@ def run_ranks(
     deadline: float = DEADLINE,
     exits: Mapping[int, int] | None = None,
 ) -> list[Outcome]:
-    """Call ``function(*arguments)``, a function at the top of a module, in ``size`` processes in one gloo group.
+    """Call ``function(*arguments)`` in ``size`` processes and wait for their ends.
 
-    What the function raises comes back as an outcome. Fails when a rank is not done at the deadline, or ends with
-    another exit code than 0 (or than ``exits`` says for it), and then shows what every rank wrote.
+    Fails when a rank is not done at the deadline, or ends with another exit code than 0 (or than ``exits`` says for
+    it), and then shows what every rank wrote. A rank that ends without an outcome, killed, has an empty one.
     """
-    if method == "forkserver":
-        multiprocessing.set_forkserver_preload(PRELOADED)
-    context: Any = multiprocessing.get_context(method)
-    with tempfile.TemporaryDirectory() as folder:
-        logs = [Path(folder, f"rank{rank}.log") for rank in range(size)]
-        pipes = [context.Pipe() for _ in range(size)]
-        ranks = [
-            context.Process(
-                target=_rank_main,
-                args=(function, arguments, rank, size, theirs, str(logs[rank]), deadline),
-                name=f"rank {rank}",
-            )
-            for rank, (_, theirs) in enumerate(pipes)
-        ]
-        try:
-            for rank, (process, (_, theirs)) in enumerate(zip(ranks, pipes, strict=True)):
-                process.start()
-                if method != "fork" or rank == size - 1:
-                    theirs.close()
-            results = _listen(ranks, [ours for ours, _ in pipes], time.monotonic() + deadline)
-        finally:
-            hanging = [process.name for process in ranks if process.pid is not None and process.exitcode is None]
-            for process in ranks:
-                if process.pid is not None:
-                    process.kill()
-                    process.join()
-        outputs = [log.read_text(errors="replace") if log.exists() else "" for log in logs]
+    until = time.monotonic() + deadline
     expected = [(exits or {}).get(rank, 0) for rank in range(size)]
-    codes = [process.exitcode for process in ranks]
-    if hanging or codes != expected:
-        everything = "\n".join(f"--- rank {rank} ---\n{text}" for rank, text in enumerate(outputs))
-        raise AssertionError(f"hanging: {hanging or 'none'}; exit codes {codes}, expected {expected}\n{everything}")
-    return [
-        Outcome(*(results.get(rank) or (None, "", "")), exit_code=codes[rank], output=outputs[rank])
-        for rank in range(size)
-    ]
+    with start_ranks(function, size, *arguments, method=method, deadline=deadline) as ranks:
+        outcomes = []
+        for rank in range(size):
+            try:
+                # Before the exit code: a process with a large result does not end until someone reads it.
+                outcome = ranks.outcome(rank, until - time.monotonic())
+            except AssertionError:
+                outcome = Outcome()
+            outcomes.append(outcome)
+        codes = [ranks.exit_code(rank, until - time.monotonic()) for rank in range(size)]
+        assert codes == expected, f"exit codes {codes} (None: hangs), expected {expected}\n{ranks.written()}"
+        return [
+            replace(outcome, exit_code=codes[rank], output=ranks.output(rank)) for rank, outcome in enumerate(outcomes)
+        ]
 
 
 def values(outcomes: list[Outcome]) -> list[Any]:
@@ -93,44 +192,66 @@ def values(outcomes: list[Outcome]) -> list[Any]:
     return [outcome.value for outcome in outcomes]
 
 
-def _listen(ranks: list[Any], pipes: list[Connection], until: float) -> dict[int, tuple[Any, str, str]]:
-    """Pass the port of rank 0 on to the others, take in results, and return when all have ended or time is up."""
-    results: dict[int, tuple[Any, str, str]] = {}
-    open_pipes = dict(enumerate(pipes))
-    running = dict(enumerate(ranks))
-    while running and (left := until - time.monotonic()) > 0:
-        wait([*open_pipes.values(), *(process.sentinel for process in running.values())], timeout=left)
-        for rank, pipe in list(open_pipes.items()):
-            try:
-                while pipe.poll():
-                    kind, value = pipe.recv()
-                    if kind == "port":
-                        for other in pipes[1:]:
-                            other.send(value)
-                    else:
-                        results[rank] = value
-            except (EOFError, OSError):
-                del open_pipes[rank]
-        for rank, process in list(running.items()):
-            if process.exitcode is not None:
-                process.join()
-                del running[rank]
-    for rank, pipe in open_pipes.items():  # what a rank said just before it ended
-        try:
-            while pipe.poll():
-                results[rank] = pipe.recv()[1]
-        except (EOFError, OSError):
-            continue
-    return results
+def start_ranks(
+    function: Callable[..., Any],
+    size: int,
+    *arguments: Any,
+    method: str = "forkserver",
+    store: tuple[str, int] | None = None,
+    deadline: float = DEADLINE,
+) -> Ranks:
+    """Start ``function(*arguments)`` in ``size`` processes that form a gloo group.
+
+    Rank 0 hosts the group's store unless ``store`` says where one is. A process that still runs shortly before the
+    deadline writes the stacks of its threads.
+    """
+    if method == "forkserver":
+        multiprocessing.set_forkserver_preload(PRELOADED)
+    context: Any = multiprocessing.get_context(method)
+    folder = Path(tempfile.mkdtemp())
+    ranks = Ranks()
+    for rank in range(size):
+        ours, theirs = context.Pipe()
+        log = folder / f"rank{rank}.log"
+        process = context.Process(
+            target=_process, args=(function, arguments, rank, size, theirs, str(log), store, deadline)
+        )
+        process.start()
+        theirs.close()
+        ranks.lines.append(ours)
+        ranks.processes.append(process)
+        ranks.logs.append(log)
+    try:
+        if store is None:
+            port = ranks.hear(0, deadline)
+            for rank in range(1, size):
+                ranks.tell(rank, ("127.0.0.1", port))
+    except BaseException:
+        ranks.__exit__()
+        raise
+    return ranks
 
 
-def _rank_main(
+def start_threads(function: Callable[..., Any], size: int, *arguments: Any) -> Ranks:
+    """Start ``function(*arguments)`` in ``size`` threads of this process, without a process group."""
+    ranks = Ranks()
+    for rank in range(size):
+        ours, theirs = Pipe()
+        thread = threading.Thread(target=_call, args=(function, arguments, Here(rank, theirs)))
+        thread.start()
+        ranks.lines.append(ours)
+        ranks.threads.append(thread)
+    return ranks
+
+
+def _process(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
     rank: int,
     size: int,
-    talk: Connection,
+    line: Connection,
     log: str,
+    store: tuple[str, int] | None,
     deadline: float,
 ) -> None:
     """The life of a rank's process; whatever it writes goes to its log."""
@@ -142,26 +263,33 @@ def _rank_main(
     faulthandler.enable(stacks)
     faulthandler.dump_traceback_later(deadline * 0.9, file=stacks)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    join_group(rank, size, talk)
+    _join_group(rank, size, line, store)
+    _call(function, arguments, Here(rank, line))
+
+
+def _call(function: Callable[..., Any], arguments: tuple[Any, ...], place: Here) -> None:
+    _own.here = place
     try:
-        result = (function(*arguments), "", "")
+        outcome = Outcome(function(*arguments))
     except Exception as error:  # noqa: BLE001 - an error is a result here
         traceback.print_exc()
-        result = (None, type(error).__name__, str(error))
-    talk.send(("result", result))
+        outcome = Outcome(error=type(error).__name__, text=str(error))
+    with suppress(OSError):  # the test has ended before
+        place.line.send(outcome)
 
 
-def join_group(rank: int, size: int, talk: Connection) -> None:
-    """Start torch.distributed on a port that rank 0 was given by the system."""
+def _join_group(rank: int, size: int, line: Connection, address: tuple[str, int] | None) -> None:
     import torch
     import torch.distributed as dist
 
+    # Not by the host's name: where it resolves to an address of another interface, gloo's connections fail.
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    if rank == 0:
-        store = dist.TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)
-        talk.send(("port", store.port))
+    if address is None and rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        line.send(store.port)
     else:
-        store = dist.TCPStore("127.0.0.1", talk.recv(), size, is_master=False)
+        host, port = address or line.recv()
+        store = dist.TCPStore(host, port, wait_for_workers=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     dist.barrier()  # a short function may be through, and the store's host gone, before others have come so far
