@@ -24,7 +24,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -69,7 +69,7 @@ def decode(kind: type[T], plain: Json) -> T:
     """The value that :func:`encode` wrote. Raises StateError for anything else."""
     try:
         return cast(T, _decoded(kind, plain))
-    except (KeyError, TypeError, ValueError, AttributeError, StopIteration, zlib.error, binascii.Error) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, zlib.error, binascii.Error) as error:
         raise StateError(f"the state is damaged ({type(error).__name__}: {error}): load it as it was saved") from error
 
 
@@ -142,7 +142,10 @@ def _items(plain: Json, kind: object) -> Sequence[object]:
 
 
 def _taken(items: Iterator[object], size: int) -> tuple[object, ...]:
-    return tuple(next(items) for _ in range(size))
+    taken = tuple(islice(items, size))
+    if len(taken) < size:
+        raise ValueError("a column has fewer items than its sizes say")
+    return taken
 
 
 def _packed(values: Sequence[int]) -> Json:
