@@ -97,7 +97,7 @@ def test_a_state_comes_back_as_it_was_through_json(state) -> None:
 
 
 def test_a_held_sample_takes_about_ten_characters() -> None:
-    """Samples of a window, in the order in which a shuffled shard gives them. Fails with: columns that are not packed."""
+    """Samples of a window, as a shuffled shard gives them. Fails with: columns that are not packed."""
     held = tuple(HeldSample(SampleRef(0, 3, (7 * i) % 1024, 512 * ((7 * i) % 1024)), 0) for i in range(1024))
     window = WindowState(pass_number=0, held=held, waits=tuple(range(1024)))
     assert len(json.dumps(encode(window, WindowState))) < 10 * len(held)
