@@ -231,7 +231,7 @@ class PreparedImage(NamedTuple):
 
 
 class HeldPixels(Protocol):
-    """The decoded images of a sample, in a form from which their pixels follow."""
+    """The decoded images of a sample, in a form that gives their pixels."""
 
     def pixels(self) -> FloatArray:
         """The pixels of all images, float32 of shape (patches, dimensions of a patch)."""

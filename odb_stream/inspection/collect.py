@@ -9,8 +9,9 @@ from itertools import islice
 
 from odb_stream.config import World
 from odb_stream.errors import ConfigError, OdbStreamError, StageError
-from odb_stream.inspection.timed import NOTHING, Place, Spent, TimedChunk, TimedPrepare
 from odb_stream.prepare.chunk import PreparedChunk
+from odb_stream.prepare.clock import NOTHING, Clock, Spent, TimedPart
+from odb_stream.prepare.records import Prepare, prepare_for
 from odb_stream.sample import Drop, PreparedImage, PreparedSample, Record
 from odb_stream.sources.pipeline import Pipeline
 from odb_stream.sources.source import Reading
@@ -51,7 +52,7 @@ class Collected:
     held_bytes: list[int] = field(default_factory=list)
     files: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     to_decode: list[PreparedSample] = field(default_factory=list)
-    spent: dict[Place, Spent] = field(default_factory=dict)
+    spent: dict[TimedPart, Spent] = field(default_factory=dict)
 
     @property
     def records(self) -> int:
@@ -82,15 +83,15 @@ class Collected:
         if sample.images and sum(len(one.images) for one in self.to_decode) < MOST_DECODED:
             self.to_decode.append(sample)
 
-    def add_times(self, spent: dict[Place, Spent]) -> None:
+    def add_times(self, spent: dict[TimedPart, Spent]) -> None:
         """Enter the times of a chunk."""
-        for place, more in spent.items():
-            self.spent[place] = self.spent.get(place, NOTHING).plus(more)
+        for part, more in spent.items():
+            self.spent[part] = self.spent.get(part, NOTHING).plus(more)
 
 
 def collect(
     pipeline: Pipeline, *, samples: int | None, seed: int, workers: int, progress: Progress | None
-) -> tuple[Collected, TimedPrepare]:
+) -> tuple[Collected, Prepare]:
     """Prepare the first ``samples`` records of the first epoch's order (None: all of it).
 
     Raises:
@@ -99,7 +100,7 @@ def collect(
     """
     source = pipeline.source.open()
     reading = source.reading(World(), seed=seed, epoch=0)
-    prepare = TimedPrepare.of(pipeline, seed)
+    prepare = prepare_for(pipeline, seed, clock=Clock())
     collected = Collected(source.names, reading.samples)
     known = [number for number in (samples, reading.samples) if number is not None]
     total = min(known, default=None)
@@ -153,7 +154,7 @@ def _prepared(
 
 def _enter(collected: Collected, records: Sequence[Record], chunk: PreparedChunk) -> None:
     """Count a chunk's outcomes. Raises the failure in it, as a run would."""
-    for record, outcome in zip(records, chunk.outcomes(records), strict=False):
+    for record, outcome in zip(records, chunk.results(records), strict=False):
         if isinstance(outcome, OdbStreamError):
             raise outcome
         collected.seen[record.ref.source] += 1
@@ -161,7 +162,7 @@ def _enter(collected: Collected, records: Sequence[Record], chunk: PreparedChunk
             collected.drop(record, outcome)
         else:
             collected.keep(outcome)
-    if isinstance(chunk, TimedChunk):
+    if chunk.spent is not None:
         collected.add_times(chunk.spent)
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from odb_stream.inspection.collect import Collected
-from odb_stream.inspection.timed import NOTHING, OPENER, WHOLE, Spent, TimedPrepare
-from odb_stream.prepare.records import Lane, prepare_for, stage_name
+from odb_stream.prepare.clock import NOTHING, OPENER, WHOLE, Spent
+from odb_stream.prepare.records import Prepare, SourceStages, prepare_for, stage_name
 from odb_stream.sample import Drop, PreparedSample
 from odb_stream.sources.pipeline import Pipeline
 
@@ -35,18 +35,16 @@ class DecodeTime:
     milliseconds_an_image: float
 
 
-def decode_time(prepare: TimedPrepare, samples: Sequence[PreparedSample]) -> DecodeTime | None:
+def decode_time(prepare: Prepare, samples: Sequence[PreparedSample]) -> DecodeTime | None:
     """Decode these samples' images, in this process, the first once more before; None without any.
 
     Raises what a transform raises.
     """
     if not samples:
         return None
-    prepare.decode(samples[0].ref.source, samples[0].images)
-    broken = 0
+    _decodes(prepare, samples[0])
     started = time.perf_counter()
-    for sample in samples:
-        broken += isinstance(prepare.decode(sample.ref.source, sample.images), Drop)
+    broken = sum(not _decodes(prepare, sample) for sample in samples)
     seconds = time.perf_counter() - started
     images = sum(len(sample.images) for sample in samples)
     return DecodeTime(images=images, broken_samples=broken, milliseconds_an_image=1000 * seconds / images)
@@ -56,9 +54,9 @@ def stage_times(pipeline: Pipeline, collected: Collected, decoding: DecodeTime |
     """The time of each part of a sample's way, in its order; one source after another."""
     rows = [("read", "", Spent(collected.records, collected.read_seconds))]
     several = len(collected.names) > 1
-    lanes = prepare_for(pipeline, 0).lanes
-    for number, (name, lane) in enumerate(zip(collected.names, lanes, strict=True)):
-        rows += [(stage, name if several else "", spent) for stage, spent in _lane_times(number, lane, collected)]
+    sources = prepare_for(pipeline, 0).sources
+    for number, (name, source) in enumerate(zip(collected.names, sources, strict=True)):
+        rows += [(stage, name if several else "", spent) for stage, spent in _source_times(number, source, collected)]
     if decoding is not None:
         seconds = decoding.milliseconds_an_image * len(collected.files) / 1000
         rows.append(("decode images (estimated)", "", Spent(len(collected.lengths), seconds)))
@@ -75,12 +73,21 @@ def stage_times(pipeline: Pipeline, collected: Collected, decoding: DecodeTime |
     )
 
 
-def _lane_times(number: int, lane: Lane, collected: Collected) -> list[tuple[str, Spent]]:
+def _decodes(prepare: Prepare, sample: PreparedSample) -> bool:
+    """Make the pixels of a sample; whether all its images decode."""
+    decoded = prepare.decode(sample.ref.source, sample.images)
+    if isinstance(decoded, Drop):
+        return False
+    decoded.pixels()
+    return True
+
+
+def _source_times(number: int, source: SourceStages, collected: Collected) -> list[tuple[str, Spent]]:
     """The opener, the stages, and what the last checks take, of one source."""
     spent = collected.spent
-    rows = [(f"open ({stage_name(lane.opener)})", spent.get((number, OPENER), NOTHING))]
+    rows = [(f"open ({stage_name(source.opener)})", spent.get((number, OPENER), NOTHING))]
     rows += [
-        (stage_name(stage), spent.get((number, place), NOTHING)) for place, stage in enumerate(lane.stages, start=1)
+        (stage_name(stage), spent.get((number, place), NOTHING)) for place, stage in enumerate(source.stages, start=1)
     ]
     inside = sum(one.seconds for _, one in rows)
     whole = spent.get((number, WHOLE), NOTHING)

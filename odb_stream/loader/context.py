@@ -86,7 +86,7 @@ class Passes:
         chunks = [records[first : first + CHUNK] for first in range(0, len(records), CHUNK)]
         samples = []
         for chunk, future in [(chunk, pool.submit(chunk)) for chunk in chunks]:
-            for record, outcome in zip(chunk, pool.wait(future).outcomes(chunk), strict=False):
+            for record, outcome in zip(chunk, pool.wait(future).results(chunk), strict=False):
                 if isinstance(outcome, OdbStreamError):
                     raise outcome
                 if isinstance(outcome, Drop):

@@ -62,7 +62,7 @@ class PrepareRecords(BaseNode[RecordOutcome]):
                 chunk = self._pool.wait(future)
             # Refill before this chunk is unpacked: the workers go on while packing looks at its samples.
             self._submit()
-            self._outcomes = map(RecordOutcome, records, chunk.outcomes(records))
+            self._outcomes = map(RecordOutcome, records, chunk.results(records))
 
     def get_state(self) -> dict[str, Any]:
         return {"position": position_state(self._position)}

@@ -1,4 +1,4 @@
-"""Decoding, last: the compressed images of one planned sample become the pixels that its tokens were counted for."""
+"""Decoding, the last step: compressed images become the pixels that the tokens of their sample were counted for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from odb_stream.stages.visual import expander
 
 
 @dataclass(frozen=True, slots=True)
-class Pictures:
+class DecodedImages:
     """The decoded images of one sample: each a raster, from which its pixels follow, or the pixels themselves.
 
-    A raster has an eighth of the bytes of its pixels; so it is what travels between processes and waits for its batch.
+    A raster has an eighth of the bytes of its pixels, so it is what is sent between processes and kept for the batch.
     """
 
     parts: tuple[Raster | FloatArray, ...]
@@ -27,15 +27,15 @@ class Pictures:
         return stacked([self])
 
 
-Decoded = Pictures | Drop
-"""The decoded images of a sample, or why there are none."""
+Decoded = DecodedImages | Drop
+"""The decoded images of a sample, or why it has none."""
 
 
 def stacked(held: Sequence[FloatArray | HeldPixels]) -> FloatArray:
     """The pixels of several samples in one new array, float32 of (patches, dimensions of a patch)."""
     parts: list[Raster | FloatArray] = []
     for one in held:
-        parts += one.parts if isinstance(one, Pictures) else [one if isinstance(one, np.ndarray) else one.pixels()]
+        parts += one.parts if isinstance(one, DecodedImages) else [one if isinstance(one, np.ndarray) else one.pixels()]
     shapes = [part.shape for part in parts]
     out = np.empty((sum(rows for rows, _ in shapes), shapes[0][1]), dtype=np.float32)
     end = 0
@@ -51,8 +51,8 @@ def stacked(held: Sequence[FloatArray | HeldPixels]) -> FloatArray:
 def decode_images(stages: Sequence[Any], images: Sequence[PreparedImage]) -> Decoded:
     """Open each image, apply the ops that the stages planned, and bring it into the form that the model's family takes.
 
-    ``stages`` are those of the pipeline that prepared the sample, here or on another rank. A Drop tells of an image
-    that does not decode.
+    ``stages`` are those of the pipeline that prepared the sample, here or on another rank: an op names its transform by
+    the place in the pipeline, which is the same on all ranks. Returns a Drop if an image does not decode.
 
     Raises:
         StageError: the pipeline has no ExpandVisualTokens.
@@ -69,4 +69,4 @@ def decode_images(stages: Sequence[Any], images: Sequence[PreparedImage]) -> Dec
             parts.append(expand.rendered(picture, image.grid))
         except BadImage as error:
             return error.drop(f"image {number}")
-    return Pictures(tuple(parts))
+    return DecodedImages(tuple(parts))

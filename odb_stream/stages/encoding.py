@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from tokenizers import AddedToken, Tokenizer
 
-from odb_stream.stages.backend import any_of
 from odb_stream.stages.chat.rendering import Span
+from odb_stream.stages.processor import any_of
 
 # Code points that Unicode reserves as never being characters: stand-ins for the template's special tokens.
 _STAND_INS = [chr(code) for code in range(0xFDD0, 0xFDF0)]

@@ -11,9 +11,9 @@ import numpy as np
 from odb_stream.config import require_choice, require_int
 from odb_stream.errors import StageError
 from odb_stream.sample import IGNORED_LABEL, Drop, IntArray, Sample
-from odb_stream.stages.backend import backend_tokenizer, describe
 from odb_stream.stages.chat.rendering import Span
 from odb_stream.stages.encoding import CannotEncode, Encoder
+from odb_stream.stages.processor import backend_tokenizer, describe
 
 Truncate = Literal["right", "left", "drop"]
 

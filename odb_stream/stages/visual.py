@@ -10,10 +10,10 @@ from PIL import Image
 
 from odb_stream.errors import ConfigError, StageError
 from odb_stream.sample import IGNORED_LABEL, Drop, IntArray, Sample
-from odb_stream.stages.backend import backend_tokenizer, describe
 from odb_stream.stages.families import Pixels, QwenVision, VisualFamily
 from odb_stream.stages.images.files import BadImage, Grid, PlannedImage
 from odb_stream.stages.images.patches import Raster
+from odb_stream.stages.processor import backend_tokenizer, describe
 from odb_stream.stages.rope import rope_positions
 from odb_stream.stages.tokenize import Truncate, kept_tokens
 

@@ -73,7 +73,7 @@ class DecodeTask:
     def run(self, prepare: Prepare) -> Decoded | OdbStreamError:
         """The decoded images, a drop, or the error of a transform, in a form that travels."""
         try:
-            return prepare.decode_compactly(self.source, self.images)
+            return prepare.decode(self.source, self.images)
         except OdbStreamError as error:
             return portable(error)
 

@@ -55,9 +55,11 @@ def _main_has_name() -> bool:
 
 def _culprit(prepare: Prepare) -> str:
     """Which part of a pipeline does not pickle, in words."""
-    for lane in prepare.lanes:
-        parts: list[tuple[str, object]] = [(f"the source's {stage_name(lane.opener)}", lane.opener)]
-        parts += [(f"stage {number} ({stage_name(stage)})", stage) for number, stage in enumerate(lane.stages, start=1)]
+    for source in prepare.sources:
+        parts: list[tuple[str, object]] = [(f"the source's {stage_name(source.opener)}", source.opener)]
+        parts += [
+            (f"stage {number} ({stage_name(stage)})", stage) for number, stage in enumerate(source.stages, start=1)
+        ]
         for words, part in parts:
             try:
                 _pickle(part)

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from inspection_data import FakeClock
@@ -55,7 +56,7 @@ def test_decoding_is_timed_by_image_and_broken_ones_are_told(recipe, monkeypatch
 
     def decode(source, images):
         clock.now += 0.5 * len(images)
-        return Drop("image_broken") if images is broken.images else None
+        return Drop("image_broken") if images is broken.images else SimpleNamespace(pixels=list)
 
     monkeypatch.setattr(type(prepare), "decode", staticmethod(decode))
     count = sum(len(sample.images) for sample in collected.to_decode)

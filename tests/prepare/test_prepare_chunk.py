@@ -1,4 +1,4 @@
-"""A chunk gives back, after its journey as bytes, exactly the outcomes of preparing its records one by one."""
+"""A chunk gives back, after its journey as bytes, exactly the results of preparing its records one by one."""
 
 import pickle
 import threading
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from odb_stream.errors import OdbStreamError, StageError, StateError
 from odb_stream.prepare.chunk import PreparedChunk
-from odb_stream.prepare.records import Lane, Prepare
+from odb_stream.prepare.records import Prepare, SourceStages
 from odb_stream.sample import IGNORED_LABEL, Drop, PreparedSample, Record, SampleRef
 
 Item = dict[str, Any] | Drop | OdbStreamError
@@ -27,7 +27,7 @@ def prepare_items(items: list[Item]) -> tuple[Prepare, list[Record]]:
         return item
 
     records = [Record(SampleRef(0, 0, i, -1), f"k{i}", "s") for i in range(len(items))]
-    return Prepare((Lane(opener),), seed=0), records
+    return Prepare((SourceStages(opener),), seed=0), records
 
 
 def travelled(chunk: PreparedChunk) -> PreparedChunk:
@@ -36,11 +36,11 @@ def travelled(chunk: PreparedChunk) -> PreparedChunk:
     return copy
 
 
-def told(outcome: PreparedSample | Drop | OdbStreamError) -> object:
-    if isinstance(outcome, PreparedSample):
-        assert outcome.input_ids.dtype == outcome.labels.dtype == np.int32
-        return outcome.ref, outcome.input_ids.tolist(), outcome.labels.tolist(), outcome.supervised
-    return (type(outcome), str(outcome))
+def told(result: PreparedSample | Drop | OdbStreamError) -> object:
+    if isinstance(result, PreparedSample):
+        assert result.input_ids.dtype == result.labels.dtype == np.int32
+        return result.ref, result.input_ids.tolist(), result.labels.tolist(), result.supervised
+    return (type(result), str(result))
 
 
 def rows(labelled: bool) -> st.SearchStrategy[dict[str, Any]]:
@@ -57,7 +57,7 @@ errors = st.builds(StageError, st.text(max_size=5))
 
 
 @given(st.lists(rows(False) | drops) | st.lists(rows(False) | rows(True) | drops | errors))
-def test_outcomes_survive_the_journey(items: list[Item]) -> None:
+def test_results_survive_the_journey(items: list[Item]) -> None:
     prepare, records = prepare_items(items)
     expected = []
     for record in records:
@@ -67,8 +67,8 @@ def test_outcomes_survive_the_journey(items: list[Item]) -> None:
             expected.append(told(error))
             break
     chunk = prepare.chunk(records)
-    assert [told(outcome) for outcome in chunk.outcomes(records)] == expected
-    assert [told(outcome) for outcome in travelled(chunk).outcomes(records)] == expected
+    assert [told(result) for result in chunk.results(records)] == expected
+    assert [told(result) for result in travelled(chunk).results(records)] == expected
 
 
 def test_labels_travel_only_when_they_say_something() -> None:
@@ -83,9 +83,9 @@ def test_labels_travel_only_when_they_say_something() -> None:
 def test_samples_are_views_into_the_chunk() -> None:
     prepare, records = prepare_items([{"input_ids": [1, 2]}, {"input_ids": [3, 4, 5]}])
     chunk = travelled(prepare.chunk(records))
-    for outcome in chunk.outcomes(records):
-        assert isinstance(outcome, PreparedSample)
-        assert np.shares_memory(outcome.input_ids, chunk.input_ids)
+    for result in chunk.results(records):
+        assert isinstance(result, PreparedSample)
+        assert np.shares_memory(result.input_ids, chunk.input_ids)
 
 
 def test_a_failure_ends_the_chunk() -> None:
@@ -98,9 +98,9 @@ def test_a_failure_ends_the_chunk() -> None:
         return {"input_ids": [1, 2]}
 
     _, records = prepare_items([Drop("x")] * 4)
-    chunk = Prepare((Lane(opener),), 0).chunk(records)
+    chunk = Prepare((SourceStages(opener),), 0).chunk(records)
     assert calls == [0, 1]
-    assert [type(outcome) for outcome in chunk.outcomes(records)] == [PreparedSample, StateError]
+    assert [type(result) for result in chunk.results(records)] == [PreparedSample, StateError]
 
 
 class Odd(StageError):
@@ -129,5 +129,5 @@ def test_other_records_are_refused() -> None:
     prepare, records = prepare_items([{"input_ids": [1, 2]}, Drop("x")])
     chunk = prepare.chunk(records)
     for wrong in (records[:1], [*records, records[0]]):
-        with pytest.raises(ValueError, match="does not belong to these"):
-            list(chunk.outcomes(wrong))
+        with pytest.raises(ValueError, match=f"these {len(wrong)} records"):
+            list(chunk.results(wrong))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from vision_support import FAMILIES, backend, encoded, members, picture, processor, turn
 
-from odb_stream.prepare.records import Lane, Prepare
+from odb_stream.prepare.records import Prepare, SourceStages
 from odb_stream.sample import IGNORED_LABEL, PreparedSample, Record, SampleRef
 from odb_stream.stages import ChatTemplate, ExpandVisualTokens, MeasureImages, Tokenize
 from odb_stream.stages.images.files import open_image
@@ -47,7 +47,7 @@ def ours(family: str, messages, files) -> tuple[PreparedSample, np.ndarray | Non
     stages = (MeasureImages(), ChatTemplate(made), Tokenize(made), expand)
     fields = {"messages": messages, **members(*files)}
     record = Record(SampleRef(0, 0, 0, -1), "k", "s")
-    out = Prepare((Lane(lambda record: fields, stages),), seed=0).record(record)
+    out = Prepare((SourceStages(lambda record: fields, stages),), seed=0).record(record)
     assert isinstance(out, PreparedSample), out
     pixels = [expand.pixels(open_image(image.data), image.grid) for image in out.images]
     return out, np.concatenate(pixels) if pixels else None

@@ -14,7 +14,7 @@ import os, signal, sys, threading
 from odb_stream.errors import OdbStreamError
 from odb_stream.workers.pool import WorkerPool
 from odb_stream.sample import Record, SampleRef
-from odb_stream.prepare.records import Lane, Prepare
+from odb_stream.prepare.records import SourceStages, Prepare
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with it ignored
 

@@ -2,7 +2,7 @@
 
 from vision_support import backend, image_file, members, processor, sample, through, turn
 
-from odb_stream.prepare.records import Lane, Prepare
+from odb_stream.prepare.records import Prepare, SourceStages
 from odb_stream.sample import PreparedSample, Record, SampleRef
 from odb_stream.stages import (
     ChatTemplate,
@@ -57,7 +57,7 @@ def image(size: tuple[int, int] = (60, 40), name: str = "0.png") -> PlannedImage
 
 def ready(stages, **members_) -> PreparedSample:
     fields = {"messages": CHAT, **members(*FILES), **members_}
-    out = Prepare((Lane(lambda record: fields, tuple(stages)),), seed=17).record(
+    out = Prepare((SourceStages(lambda record: fields, tuple(stages)),), seed=17).record(
         Record(SampleRef(0, 0, 0, -1), "k", "s", epoch=3)
     )
     assert isinstance(out, PreparedSample)

@@ -111,7 +111,7 @@ def test_augmented_photographs_have_a_token_a_feature():
         sample = prepare.record(record)
         assert isinstance(sample, odb.sample.PreparedSample), record.where
         assert int(sample.token_types.sum()) == sum(image.features for image in sample.images)
-        pixels = prepare.decode(0, sample.images)
+        pixels = prepare.decode(0, sample.images).pixels()
         assert pixels.shape == (sum(image.patches for image in sample.images), 3 * 2 * 16 * 16)
         assert np.isfinite(pixels).all()
         done += 1

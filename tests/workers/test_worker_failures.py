@@ -11,14 +11,14 @@ import worker_stages
 from waiting import PATIENCE, eventually
 
 from odb_stream.errors import ConfigError, WorkerError
-from odb_stream.prepare.records import Lane, Prepare
+from odb_stream.prepare.records import Prepare, SourceStages
 from odb_stream.sample import Stage
 from odb_stream.workers.exits import describe_exit
 from odb_stream.workers.pool import WorkerPool
 
 
 def prepare(*stages: Stage) -> Prepare:
-    return Prepare((Lane(worker_stages.numbers, stages),), seed=7)
+    return Prepare((SourceStages(worker_stages.numbers, stages),), seed=7)
 
 
 def failure_of(pool: WorkerPool) -> str:
@@ -79,9 +79,8 @@ def test_stage_that_does_not_unpickle_in_the_worker() -> None:
 
 
 def test_stage_that_does_not_pickle_is_named() -> None:
-    pipeline = Prepare(
-        (Lane(worker_stages.numbers), Lane(worker_stages.numbers, (worker_stages.shuffle, lambda sample: sample))), 0
-    )
+    second = SourceStages(worker_stages.numbers, (worker_stages.shuffle, lambda sample: sample))
+    pipeline = Prepare((SourceStages(worker_stages.numbers), second), 0)
     with pytest.raises(ConfigError, match=r"stage 2 \(.*<lambda>\) cannot be sent to worker processes") as caught:
         WorkerPool(pipeline, 1)
     assert "workers=0" in str(caught.value)
@@ -90,7 +89,7 @@ def test_stage_that_does_not_pickle_is_named() -> None:
 
 def test_opener_that_does_not_pickle_is_named() -> None:
     with pytest.raises(ConfigError, match=r"the source's .*<lambda> cannot be sent"):
-        WorkerPool(Prepare((Lane(lambda record: {}),), 0), 1)
+        WorkerPool(Prepare((SourceStages(lambda record: {}),), 0), 1)
 
 
 def build_in_daemon(answers: Connection) -> None:

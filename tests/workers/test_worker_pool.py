@@ -14,13 +14,13 @@ import worker_stages
 from waiting import PATIENCE, descriptors, eventually, shared_memory
 
 from odb_stream.errors import ConfigError, OdbStreamError, StageError, WorkerError
-from odb_stream.prepare.records import Lane, Prepare
+from odb_stream.prepare.records import Prepare, SourceStages
 from odb_stream.sample import Drop, PreparedSample, Record, Stage
 from odb_stream.workers.pool import WorkerPool
 
 
 def prepare(*stages: Stage) -> Prepare:
-    return Prepare((Lane(worker_stages.numbers, stages),), seed=7)
+    return Prepare((SourceStages(worker_stages.numbers, stages),), seed=7)
 
 
 def told(outcome: PreparedSample | Drop | OdbStreamError) -> object:
@@ -39,7 +39,7 @@ def run(workers: int, *stages: Stage, chunk: int = 7, count: int = 40) -> list[o
         prepared = [future.result(PATIENCE) for future in futures]
         assert prepared[0] is pool.wait(futures[0])
     return [
-        told(outcome) for result, records in zip(prepared, chunks, strict=True) for outcome in result.outcomes(records)
+        told(outcome) for result, records in zip(prepared, chunks, strict=True) for outcome in result.results(records)
     ]
 
 
@@ -62,7 +62,7 @@ def test_constructor_does_not_wait_for_the_workers() -> None:
 def test_light_stages_load_no_heavy_module_in_the_worker() -> None:
     with WorkerPool(prepare(worker_stages.heavy_modules), 1) as pool:
         records = worker_stages.records(1)
-        (sample,) = pool.submit(records).result(PATIENCE).outcomes(records)
+        (sample,) = pool.submit(records).result(PATIENCE).results(records)
     assert isinstance(sample, PreparedSample)
     assert sample.input_ids.tolist() == [1, 0]
 

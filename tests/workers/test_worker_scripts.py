@@ -14,7 +14,7 @@ SIGINT_BIT = 1 << (signal.SIGINT - 1)
 
 HOLDING = """
 if __name__ == "__main__":
-    with WorkerPool(Prepare((Lane(opener, (hold,)),), 0), 2) as pool:
+    with WorkerPool(Prepare((SourceStages(opener, (hold,)),), 0), 2) as pool:
         futures = [pool.submit(records(1)) for _ in range(2)]
         pool.wait(futures[0])
 """
@@ -50,7 +50,7 @@ def test_ctrl_c_ends_at_once_with_one_traceback(tmp_path: Path) -> None:
 def test_ctrl_c_while_workers_start(tmp_path: Path) -> None:
     source = """
 if __name__ == "__main__":
-    with WorkerPool(Prepare((Lane(opener),), 0), 2) as pool:
+    with WorkerPool(Prepare((SourceStages(opener),), 0), 2) as pool:
         print("constructed", flush=True)
         threading.Event().wait()
 """
@@ -69,7 +69,7 @@ def test_workers_never_take_ctrl_c(tmp_path: Path) -> None:
     source = """
 import multiprocessing
 if __name__ == "__main__":
-    with WorkerPool(Prepare((Lane(opener, (hold,)),), 0), 2) as pool:
+    with WorkerPool(Prepare((SourceStages(opener, (hold,)),), 0), 2) as pool:
         for child in multiprocessing.active_children():
             with open(f"/proc/{child.pid}/status") as status:
                 masks = {line.split()[0]: int(line.split()[1], 16) for line in status if line.startswith("Sig")
@@ -96,7 +96,7 @@ def big(sample):
     return {"input_ids": [1] * 4_000_000}
 
 if __name__ == "__main__":
-    with WorkerPool(Prepare((Lane(opener, (big,)),), 0), 1) as pool:
+    with WorkerPool(Prepare((SourceStages(opener, (big,)),), 0), 1) as pool:
         try:
             pool.wait(pool.submit(records(1)))
         except OdbStreamError as error:
@@ -131,7 +131,7 @@ def test_program_that_never_closes_its_pool_ends(order: str, tmp_path: Path) -> 
     """Also when multiprocessing's own exit handler, which waits for processes, runs before the pool's."""
     source = """
 if __name__ == "__main__":
-    pool = WorkerPool(Prepare((Lane(opener, (hold,)),), 0), 2)
+    pool = WorkerPool(Prepare((SourceStages(opener, (hold,)),), 0), 2)
     pool.submit(records(1))
     sys.modules["keep"] = pool
 """
@@ -149,7 +149,7 @@ import functools
 def weigh(ballast, sample):
     return sample
 
-with WorkerPool(Prepare((Lane(opener, (functools.partial(weigh, bytes({ballast})),)),), 0), 1) as pool:
+with WorkerPool(Prepare((SourceStages(opener, (functools.partial(weigh, bytes({ballast})),)),), 0), 1) as pool:
     pool.wait(pool.submit(records(1)))
 """
     with script(source, tmp_path) as process:
@@ -169,7 +169,7 @@ def run_python(arguments: list[str], source: str | None = None) -> "subprocess.C
 
 
 USE = """
-with WorkerPool(Prepare((Lane(opener),), 0), 1) as pool:
+with WorkerPool(Prepare((SourceStages(opener),), 0), 1) as pool:
     print(len(pool.wait(pool.submit(records(3))).lengths))
 """
 

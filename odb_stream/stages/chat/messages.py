@@ -1,4 +1,4 @@
-"""Checks the messages of a chat and brings them into the plain form that a chat template reads."""
+"""Checks the messages and tools of a chat and brings them into the plain form that a chat template reads."""
 
 import json
 from typing import Any, NamedTuple
@@ -12,26 +12,26 @@ Message = dict[str, Any]
 
 
 class BadChat(StageError):
-    """A chat of the wrong shape; the text has no place yet, the stage adds it."""
+    """A chat of the wrong shape. The text does not name the sample: the stage adds that."""
 
 
 class ImagePart(NamedTuple):
-    """An image part: its place in words, and the member that it names (None: the next one)."""
+    """An image part: its place in words, and the member it names (None: the next image of the sample)."""
 
     place: str
     name: str | None
 
 
 def plain_messages(messages: object) -> list[Message]:
-    """The messages as a template takes them, without fields that are None; the input is left as it is.
+    """The messages as a template takes them, without fields that are None. The input is not changed.
 
-    A content is a string, or, where it holds an image part, a list of ``{"type": "text", "text"}`` and
+    A content is a string, or, if it holds an image part, a list of ``{"type": "text", "text"}`` and
     ``{"type": "image"}`` parts. Raises BadChat, whose text names the turn (from 0) and the way out.
     """
     if not isinstance(messages, list):
         raise BadChat(f"messages must be a list of {{'role', 'content'}} objects, not {_kind(messages)}")
     if not messages:
-        raise BadChat("messages is an empty list: a chat needs at least one message; leave such samples out")
+        raise BadChat("messages is an empty list: a chat needs at least one message; drop such samples")
     return [_plain_message(message, turn) for turn, message in enumerate(messages)]
 
 
@@ -49,7 +49,7 @@ def image_parts(messages: object) -> list[ImagePart]:
 
 
 def texts_of(message: Message) -> list[str]:
-    """The texts of a plain message's content: one for a string, else one a text part."""
+    """The texts of a plain message's content: one for a string, else one for each text part."""
     content = message.get("content", "")
     return [content] if isinstance(content, str) else [part["text"] for part in content if part["type"] == "text"]
 
@@ -61,7 +61,7 @@ def image_count(message: Message) -> int:
 
 
 def parsed_tools(tools: object) -> list[Any] | None:
-    """The tools as a list; a JSON string is parsed; None where there are none (absent, null or an empty list)."""
+    """The tools as a list, parsed if they are a JSON string; None if there are none (absent, null or an empty list)."""
     if isinstance(tools, str):
         try:
             tools = json.loads(tools) if tools.strip() else None
@@ -81,8 +81,8 @@ def require_unicode(text: str, turn: int | None) -> None:
     except UnicodeEncodeError as error:
         place = "tools" if turn is None else f"turn {turn}"
         raise BadChat(
-            f"{place} holds U+{ord(text[error.start]):04X}, half of a surrogate pair: it is not valid text, write the "
-            "file again as UTF-8"
+            f"{place} holds U+{ord(text[error.start]):04X}, half of a surrogate pair, which is not valid text: "
+            "save the file as UTF-8"
         ) from error
 
 
@@ -94,6 +94,7 @@ def _plain_message(message: object, turn: int) -> Message:
     role = message["role"]
     if role not in ROLES:
         raise BadChat(f"turn {turn} has the unknown role {role!r}: rename it to one of {', '.join(ROLES)}")
+    # Templates ask whether a field is defined, and a None is. Datasets that store columns write None for "absent".
     plain = {name: value for name, value in message.items() if value is not None}
     calls = plain.get("tool_calls")
     if calls == []:
@@ -111,7 +112,7 @@ def _plain_message(message: object, turn: int) -> Message:
 
 
 def _plain_content(content: object, role: str, turn: int) -> str | list[dict[str, str]]:
-    """A string, or text parts put together without anything between them; with image parts, the list of parts."""
+    """A string, with text parts joined without a separator; the list of parts if one of them is an image."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -129,8 +130,9 @@ def _plain_content(content: object, role: str, turn: int) -> str | list[dict[str
         if kind == "image" and not isinstance(part.get("image"), str | None):
             raise BadChat(
                 f"{_place(number, role, turn)} holds an image of type {type(part['image']).__name__}: give the name of "
-                "a member such as '0.jpg', or leave it out and give the images in order"
+                "a member such as '0.jpg', or leave the name out and give the images in order"
             )
+        # The name of an image is dropped: templates would render a part with an "image" key in ways of their own.
         parts.append({"type": "text", "text": part["text"]} if kind == "text" else {"type": "image"})
     if all(part["type"] == "text" for part in parts):
         return "".join(part["text"] for part in parts)
@@ -145,8 +147,8 @@ def _refusal(part: object, kind: object, place: str) -> str:
     if kind is None:
         return f"{place} must be an object with a 'type', not {_kind(part)}"
     if kind in ("video", "video_url"):
-        return f"{place} is of type {kind!r}: video is not supported; leave the sample out or give frames as images"
-    return f"{place} is of type {kind!r}: only parts of type 'text' and 'image' are read; take the part out"
+        return f"{place} is of type {kind!r}: video is not supported; drop the sample, or give frames as images"
+    return f"{place} is of type {kind!r}: only parts of type 'text' and 'image' are read; remove the part"
 
 
 def _require_calls(calls: object, role: str, turn: int) -> None:
@@ -164,7 +166,7 @@ def _require_calls(calls: object, role: str, turn: int) -> None:
 
 
 def _with_reasoning_names(message: Message) -> Message:
-    """Templates read a turn's reasoning under different names: give it under the two that are in use."""
+    """Give a turn's reasoning under both names that templates read, whichever name the data use."""
     reasoning = next((message[field] for field in REASONING_FIELDS if field in message), None)
     if reasoning is None:
         return message

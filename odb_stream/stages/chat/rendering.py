@@ -1,4 +1,4 @@
-"""Renders a chat template with jinja2 alone, as transformers would, and sees what its generation marks enclose."""
+"""Renders a chat template with jinja2 alone, as transformers does, and records what its generation marks enclose."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from odb_stream.stages.chat.messages import Message
 
 Span = tuple[int, int]
 
-# Halves of surrogate pairs: they cannot occur in valid text, so a mark is never mistaken for content.
+# Halves of surrogate pairs: valid text cannot contain them, so content is never mistaken for a mark.
 _GENERATION_START = "\udbe0"
 _GENERATION_END = "\udbe1"
 _MARKS = re.compile(f"([{_GENERATION_START}{_GENERATION_END}])")
@@ -26,24 +26,24 @@ _GENERATION_TAG = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 
 class RenderError(OdbStreamError):
-    """The template raised on these messages; the text is the template's own."""
+    """The template raised on these messages. The text is the template's own."""
 
 
 class Rendering(NamedTuple):
-    """The rendered text and the character spans, in order, that the template's generation marks enclose."""
+    """The rendered text, and the character spans that the template's generation marks enclose, in order."""
 
     text: str
     generated: list[Span]
 
 
 class Renderer:
-    """One compiled template with the variables that do not change from chat to chat; picklable.
+    """A compiled template with the variables that are the same for every chat; picklable.
 
     Args:
         template: the Jinja text.
         variables: special tokens by name and the user's own template arguments.
-        name: what the template belongs to, for messages.
-        takes_parts: give every content as a list of parts, to a template that does not render strings.
+        name: the owner of the template, for messages.
+        takes_parts: give every content as a list of parts, for a template that does not render strings.
     """
 
     def __init__(self, template: str, variables: Mapping[str, Any], name: str, takes_parts: bool = False) -> None:
@@ -55,6 +55,7 @@ class Renderer:
         self.tells_time = "strftime_now" in template
         self._now = datetime.now()
         environment = _environment()
+        # The clock is read once a rendering, so that a chat and its skeleton show the same time; see `render`.
         environment.globals["strftime_now"] = lambda form: self._now.strftime(form)
         try:
             self._tree = environment.parse(template)
@@ -71,9 +72,9 @@ class Renderer:
     def render(
         self, messages: list[Message], tools: list[Any] | None = None, *, prompt: bool = False, same_time: bool = False
     ) -> Rendering:
-        """Render a chat, with the generation prompt after it if ``prompt``.
+        """Render a chat, followed by the generation prompt if ``prompt``.
 
-        ``same_time`` keeps the clock that the template may read where the last rendering saw it. Raises RenderError.
+        With ``same_time`` a template that reads the clock sees the time of the last rendering. Raises RenderError.
         """
         if self.tells_time and not same_time:
             self._now = datetime.now()
@@ -83,13 +84,13 @@ class Renderer:
             marked = self._compiled.render(
                 messages=messages, tools=tools, documents=None, add_generation_prompt=prompt, **self.variables
             )
-        # A template is a program of the user's: it raises by raise_exception, and by any slip such as None + "".
+        # A template is the user's program: it raises on purpose (raise_exception) and by mistakes such as None + "".
         except Exception as error:
             raise RenderError(str(error) or type(error).__name__) from error
         return _without_marks(marked) if self.has_marks else Rendering(marked, [])
 
     def constants(self) -> set[str]:
-        """The strings written in the template's expressions: what it may look for in a content."""
+        """The strings in the template's expressions: all that it can search a content for."""
         return {node.value for node in self._tree.find_all(jinja2.nodes.Const) if isinstance(node.value, str)}
 
 
@@ -99,7 +100,7 @@ def _in_parts(message: Message) -> Message:
 
 
 class _Generation(jinja2.ext.Extension):
-    """``{% generation %}...{% endgeneration %}``: puts a mark before and after what the block renders."""
+    """``{% generation %}...{% endgeneration %}``: writes a mark before and after the output of the block."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 
@@ -113,6 +114,7 @@ class _Generation(jinja2.ext.Extension):
 
 
 def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    # The same settings, filters and globals as transformers' own environment: the text must be equal to its text.
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
@@ -128,7 +130,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON without the HTML escapes of jinja2's own filter."""
+    """JSON without the HTML escapes that jinja2's own filter adds; the arguments are those of transformers."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -137,7 +139,7 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _without_marks(marked: str) -> Rendering:
-    """Take the marks out and note the outermost spans they enclosed."""
+    """The text without the marks, and the outermost spans that they enclosed."""
     kept: list[str] = []
     spans: list[Span] = []
     length = depth = start = 0

@@ -8,13 +8,13 @@ from typing import Any, Literal, get_args
 from odb_stream.config import require_choice
 from odb_stream.errors import ConfigError, StageError
 from odb_stream.sample import Drop, Sample
-from odb_stream.stages.backend import any_of, backend_tokenizer, chat_template, describe, named_special_tokens
 from odb_stream.stages.chat.messages import BadChat, Message, image_count, parsed_tools, plain_messages
 from odb_stream.stages.chat.probe import learn
 from odb_stream.stages.chat.rendering import Renderer, RenderError, Span
 from odb_stream.stages.chat.tracing import Trace, Tracer, skeleton_maker
 from odb_stream.stages.chat.turns import TurnRules
 from odb_stream.stages.images.files import PlannedImage
+from odb_stream.stages.processor import any_of, backend_tokenizer, chat_template, describe, named_special_tokens
 
 TrainOn = Literal["all", "last"]
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")

@@ -3,11 +3,11 @@
 import json
 from typing import Any, NamedTuple, get_args
 
-from odb_stream.stages.backend import any_of
 from odb_stream.stages.chat.messages import BadChat, Message, texts_of
 from odb_stream.stages.chat.rendering import Renderer, RenderError, Span
 from odb_stream.stages.chat.skeleton import THINK_END, Kept, Shape, Skeleton, SkeletonMaker, places
 from odb_stream.stages.chat.turns import ADD_ROLE, Anchor, Layout, TurnRules, rendered_layout
+from odb_stream.stages.processor import any_of
 
 _CACHED_LAYOUTS = 4096
 

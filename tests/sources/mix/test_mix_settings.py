@@ -1,4 +1,4 @@
-"""What a Mix refuses, by name, and what it declares: names, lanes, stages and openers."""
+"""What a Mix refuses, by name, and what it declares: names, stages and openers."""
 
 import pickle
 
@@ -54,10 +54,10 @@ def test_a_pipeline_knows_the_stages_of_all_sources():
     source = odb.Mix({"own": (own, 1), "plain": (plain, 2)})
     pipeline = odb.Pipeline(source, double, add_thousand)
     assert pipeline.all_stages == (mark_negative, double, add_thousand)
-    lanes = prepare_for(pipeline, 0).lanes
-    assert [lane.stages for lane in lanes] == [(mark_negative, double, add_thousand), (double, add_thousand)]
+    sources = prepare_for(pipeline, 0).sources
+    assert [part.stages for part in sources] == [(mark_negative, double, add_thousand), (double, add_thousand)]
     assert own.all_stages == own.stages
-    assert [lane.stages for lane in prepare_for(own, 0).lanes] == [(mark_negative,)]
+    assert [part.stages for part in prepare_for(own, 0).sources] == [(mark_negative,)]
     assert source.open().names == ("own", "plain")
     assert own.source.open().names == ("dataset",)
     opener = pickle.loads(pickle.dumps(source)).opener()
