@@ -9,7 +9,7 @@ from torchdata.nodes import BaseNode
 
 from odb_stream.nodes.read import Read
 from odb_stream.nodes.waits import Waits
-from odb_stream.prepare.chunk import Outcome, PreparedChunk
+from odb_stream.prepare.chunk import PreparedChunk, Result
 from odb_stream.sample import START, ReadingPosition, Record, position_state
 from odb_stream.workers.pool import WorkerPool
 
@@ -18,7 +18,7 @@ class RecordOutcome(NamedTuple):
     """A record and what became of it: a sample, a drop, or the error that ends the stream."""
 
     record: Record
-    result: Outcome
+    result: Result
 
 
 class PrepareRecords(BaseNode[RecordOutcome]):
