@@ -8,9 +8,9 @@ from odb_stream.config import Budget, Layout, Settings
 
 
 class Size(NamedTuple):
-    """What batching knows of a sample: ``length`` in tokens after every stage and vision ``patches`` decide.
+    """What batching knows of a sample: its ``length`` in tokens after every stage and its vision ``patches`` decide.
 
-    ``supervised`` tokens, ``bytes`` in memory and the number of ``images`` are carried along for the account.
+    ``supervised`` tokens, ``bytes`` in memory and the number of ``images`` are carried along to be counted.
     """
 
     length: int
@@ -26,8 +26,8 @@ class Footprint:
 
     A padded group of n samples costs ``n * c(longest)`` tokens, a packed one ``c(sum)``, where ``c`` rounds up to
     ``multiple``. A group is feasible when its tokens, patches and samples are within the budget; the bound is hard.
-    Where a group may be given a dummy image, room for it is reserved in every group, on top of that cost: so a part of
-    a feasible group is feasible.
+    Where a group may be given a dummy image, every group reserves room for it on top of that cost: so a part of a
+    feasible group is feasible, and a group may be split after it was planned.
     """
 
     layout: Layout

@@ -18,10 +18,10 @@ from odb_stream.batching.groups import BYTES, IMAGES, Counts, Integers, count, t
 from odb_stream.seeds import STEP_ORDER, permutation
 
 IDLE = -1
-"""Owner of an empty place in a deal."""
+"""Owner of an empty place in a deal: the rank idles there."""
 
 BURST_SHARE = 4
-"""A burst takes at most this part of ``max_bytes``: one is being decoded, one is begun, the rest waits to be taken."""
+"""A burst takes at most this part of ``max_bytes``: one is being decoded, one is started, others wait to be taken."""
 
 Item = TypeVar("Item")
 Parts = dict[tuple[int, int], list[tuple[int, ...]]]
@@ -32,7 +32,7 @@ Parts = dict[tuple[int, int], list[tuple[int, ...]]]
 class Deal:
     """Who emits what in a round: ``owner`` and ``place`` of shape (steps, ranks), owner ``IDLE`` where a rank has none.
 
-    What a rank planned and the deal does not name stays with it for the next round.
+    A group that a rank planned and the deal does not name stays with that rank for the next round.
     """
 
     owner: Integers
@@ -50,7 +50,7 @@ class Deal:
         return list(zip(steps.tolist(), moves, strict=True))
 
     def counts(self, known: Sequence[Integers]) -> Integers:
-        """What each rank emits at each step, of shape (steps, ranks, fields); zeros where one idles.
+        """What each rank emits at each step, of shape (steps, ranks, fields); zeros where a rank idles.
 
         ``known`` are the tables of counts of each rank's groups.
         """
@@ -61,10 +61,10 @@ class Deal:
         return counts
 
     def ordered(self, *entropy: int) -> "Deal":
-        """The same steps in an order drawn from the given integers.
+        """The same steps in an order drawn from the given integers, so that the order says nothing about lengths.
 
         Where only the first (cheapest) step has idle ranks, as the dealer arranges it in a last round, it is not drawn
-        and comes last.
+        and comes last: ranks then idle at the end of the epoch only.
         """
         idle = (self.owner == IDLE).any(axis=1)
         last = [0] if len(idle) and idle[0] and not idle[1:].any() else []
@@ -76,7 +76,7 @@ class Deal:
 def deal_round(costs: Sequence[Integers], exhausted: Sequence[bool], *, rebalance: bool) -> Deal:
     """The deal of a round, cheapest step first.
 
-    ``costs`` are the costs of each rank's groups, oldest first; ``exhausted`` tells whose stream has ended.
+    ``costs`` are the costs of each rank's groups, oldest first; ``exhausted`` says whose stream has ended.
     """
     steps = steps_of_round([len(own) for own in costs], exhausted, rebalance=rebalance)
     if rebalance and any(exhausted):
@@ -108,11 +108,11 @@ def _own_groups(costs: Sequence[Integers], steps: int) -> Deal:
 
 
 def _rebalanced(costs: Sequence[Integers], steps: int) -> Deal:
-    """Groups move between ranks so that all ranks have work of like cost.
+    """Groups move between ranks so that all ranks have work of similar cost.
 
     The ``steps x ranks`` oldest groups (by place, then rank) are sorted by (cost, rank, place) and cut into slices, a
     slice being a step; where there are too few, the first slice lacks some. In a slice each rank keeps its cheapest
-    own group, and the other groups go to the free ranks in order.
+    own group, and the other groups go to the free ranks in order: as few groups as possible cross the network.
     """
     ranks = len(costs)
     all_ranks = np.repeat(np.arange(ranks), [len(own) for own in costs])
@@ -167,7 +167,7 @@ def split_candidates(costs: Sequence[Integers], samples: Sequence[Integers]) -> 
 
 
 def split_groups(candidates: dict[tuple[int, int], tuple[Size, ...]], missing: int, footprint: Footprint) -> Parts:
-    """Split the largest group by (footprint, samples), again and again, until ``missing`` groups were gained.
+    """Split the largest group by (footprint, samples) repeatedly, until ``missing`` groups are gained.
 
     Fewer are gained only when every part is a single sample.
     """

@@ -14,6 +14,10 @@ from odb_stream.sample import SampleRef
 T = TypeVar("T")
 
 
+StepGroups = list[Group[Any] | None]
+"""A rank's groups of consecutive steps, None where it idles."""
+
+
 class Gather(NamedTuple):
     """Give every rank's integers to every rank. Answered with an int64 array of shape (ranks, len(values)).
 
@@ -49,8 +53,8 @@ class Decode(NamedTuple):
     hears that its step has passed (:meth:`Saves.passed`).
     """
 
-    groups: list[Group[Any] | None]
-    upcoming: list[Group[Any] | None]
+    groups: StepGroups
+    upcoming: StepGroups
     first: int
 
 

@@ -1,12 +1,13 @@
-"""The tail of a stream: when nothing more will come, what a window holds is divided into groups as a whole.
+"""The final division: when the source has ended, a window is divided into groups as a whole.
 
-While samples keep coming, a group is formed around the oldest one and the rest is left to later arrivals. At the end
-there are none: formed one by one, the first groups would take what fits best and the last ones what is left over. So
-the whole window is divided at once, in the padded layout by least padding, in the packed one into rows of like size.
+While samples keep arriving, a group is formed around the oldest one and the others wait for better company. At the end
+nothing arrives: formed one by one, the first groups would take what fits best and the last ones the leftovers. So the
+whole window is divided at once, in the padded layout with the least padding, in the packed layout into rows of similar
+size.
 
 A trace by hand, padded, budget 12, lengths 1 1 4 6: the fewest groups are [1 1 4] and [6], 12 + 6 = 18 tokens for 12
-real ones. [1 1] [4] [6] takes 2 + 4 + 6 = 12. A group more is worth it where it saves over a twelfth of the budget:
-here over 1.
+real ones. [1 1] [4] [6] takes 2 + 4 + 6 = 12. Another group is worth it where it saves more than a twelfth of the
+budget: here more than 1.
 """
 
 from collections.abc import Sequence
@@ -14,10 +15,10 @@ from collections.abc import Sequence
 from odb_stream.batching.cost import Footprint, Size
 
 GROUP_SHARE = 12
-"""A further group must save this share of the budget: a step has costs of its own, whatever its size."""
+"""Another group must save 1 / GROUP_SHARE of the budget: a step has a cost of its own, whatever its size."""
 
 
-def tail_groups(sizes: Sequence[Size], footprint: Footprint) -> list[list[int]]:
+def final_groups(sizes: Sequence[Size], footprint: Footprint) -> list[list[int]]:
     """Feasible groups of all samples, as places in ``sizes``, which rise by length; none of them is oversize."""
     if footprint.layout == "padded":
         return _least_padding(sizes, footprint)
@@ -54,7 +55,7 @@ def _least_padding(sizes: Sequence[Size], footprint: Footprint) -> list[list[int
 
 
 def _like_rows(sizes: Sequence[Size], footprint: Footprint) -> list[list[int]]:
-    """As few rows as filling one after the other takes, but of like size: longest first, into the emptiest row."""
+    """As few rows as filling one after the other needs, but of similar size: longest first, into the emptiest row."""
     filled = _filled_rows(sizes, footprint)
     level = _levelled_rows(sizes, footprint, len(filled))
     return filled if level is None else level
@@ -72,7 +73,7 @@ def _filled_rows(sizes: Sequence[Size], footprint: Footprint) -> list[list[int]]
 
 
 def _levelled_rows(sizes: Sequence[Size], footprint: Footprint, count: int) -> list[list[int]] | None:
-    """``count`` rows, each sample in the row with the fewest tokens that takes it; None where one fits nowhere."""
+    """``count`` rows, each sample in the row with the fewest tokens that has room; None where a sample fits nowhere."""
     rows = [_Row() for _ in range(count)]
     for place in reversed(range(len(sizes))):
         row = min((row for row in rows if row.takes(sizes[place], footprint)), key=lambda row: row.tokens, default=None)

@@ -116,7 +116,7 @@ def stop_error(status: Integers, messages: Integers, place: str) -> PeerError:
 
 
 MOST_DRY_ROUNDS = 32
-"""Rounds without a step after which a run with a quota is given up."""
+"""Rounds without a step after which a run with a quota gives up."""
 
 
 def check_yield(dry_rounds: int, dropped: dict[str, int]) -> None:
@@ -124,7 +124,7 @@ def check_yield(dry_rounds: int, dropped: dict[str, int]) -> None:
     if dry_rounds == MOST_DRY_ROUNDS:
         raise ConfigError(
             f"closure is 'quota', but {MOST_DRY_ROUNDS} rounds in a row emitted no sample on any rank (dropped so far: "
-            f"{dropped}): their images are broken, the log tells of the first"
+            f"{dropped}): their images are broken, the log names the first"
         )
 
 

@@ -1,4 +1,4 @@
-"""One rank's planning: keep the window full from a stream of sizes and form the groups of each round."""
+"""One rank's planning: keeps the window full from a stream of sizes and forms the groups of each round."""
 
 from collections.abc import Callable
 
@@ -6,11 +6,11 @@ from odb_stream.batching.cost import Footprint, Size
 from odb_stream.batching.window import FIRST_LOOKAHEAD, FIRST_WINDOW, Window, ramp
 
 Draw = Callable[[], tuple[int, Size] | None]
-"""Gives the next measured sample of the stream as (ticket, size), with increasing tickets; None at its end."""
+"""Gives the next measured sample of the stream as (ticket, size), with increasing tickets; None at the end."""
 
 
 class Planner:
-    """Forms groups from a stream; the real stage and the simulation both run this.
+    """Forms groups from a stream; both the real packing stage and the simulation run this class.
 
     A round is the unit of planning: its window and its number of groups follow from the round's number (the ramp).
     """
@@ -22,7 +22,7 @@ class Planner:
         self._most_groups = lookahead
         self._source_ended = False
         self._limit = 0
-        self._rest: list[list[int]] = []
+        self._divided: list[list[int]] = []
         self.lookahead = 0
         """Groups to plan in this round."""
 
@@ -42,7 +42,7 @@ class Planner:
         return self._source_ended
 
     def restore(self, held: list[tuple[int, Size]], waits: list[int], *, source_ended: bool) -> None:
-        """Begin with these samples in the window, oldest first; see :meth:`Window.restore`."""
+        """Start with these samples in the window, oldest first; see :meth:`Window.restore`."""
         for ticket, size in held:
             self.window.admit(ticket, size)
         self.window.restore(waits)
@@ -51,15 +51,16 @@ class Planner:
     def form_group(self) -> list[int] | None:
         """The next group as tickets in arrival order, or None when there is none.
 
-        The window is refilled before and after, so that ``exhausted`` is known as soon as it is true. Once the stream
-        has ended, what the window holds is divided as a whole.
+        The window is refilled before and after, so that ``exhausted`` is known as soon as it is true: a rank that finds
+        out a round later would keep all others for one more round. Once the stream has ended, the window is divided as
+        a whole.
         """
         self._refill()
         if not len(self.window):
             return None
         if self._source_ended:
-            self._rest = self._rest or self.window.divide()
-            return self.window.take(self._rest.pop(0))
+            self._divided = self._divided or self.window.divide()
+            return self.window.take(self._divided.pop(0))
         group = self.window.form_group()
         self._refill()
         return group

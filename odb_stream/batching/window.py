@@ -2,10 +2,10 @@
 
 Every group holds the *anchor*, the oldest sample in the window, so a sample is planned within as many groups as the
 window has places. The rest of the group is what fits the anchor best: the run of similar lengths with the most real
-tokens (padded), or whatever fills the row (packed). The window is refilled after every group, so no group is small
-only because a boundary was reached.
+tokens (padded), or the samples that fill the row (packed). The window is refilled after every group, so no group is
+small only because a boundary was reached.
 
-At the end of the stream, what is left is divided as a whole, by ``odb_stream/batching/final_division.py``.
+At the end of the stream the window is divided as a whole, by ``odb_stream/batching/final_division.py``.
 
 A trace by hand, padded, budget 12, window 4, arrivals 5 2 3 6 4 4 and more: the window holds 5 2 3 6, the anchor is 5.
 Sorted: 2 3 5 6. Runs that contain 5 and fit: [3 5] is 2 x 5 = 10, [5 6] is 2 x 6 = 12, [5] is 5. Most real tokens:
@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import deque
 
 from odb_stream.batching.cost import Footprint, Size
-from odb_stream.batching.final_division import tail_groups
+from odb_stream.batching.final_division import final_groups
 
 FIRST_WINDOW = 256
 FIRST_LOOKAHEAD = 2
@@ -26,14 +26,14 @@ FIRST_LOOKAHEAD = 2
 def ramp(limit: int, first: int, round_number: int) -> int:
     """The value of a setting in a round: ``first`` doubled each round, up to ``limit``.
 
-    Window and lookahead start small so that the first batch comes early, and grow by the round's number alone, so that
-    the schedule does not depend on timing.
+    Window and lookahead start small so that the first batch comes early. They grow with the round's number alone: the
+    schedule must not depend on timing.
     """
     return min(limit, first << min(round_number, 62))
 
 
 class Window:
-    """Samples that wait to be grouped, by ticket (any increasing integer that the caller hands out).
+    """Samples that wait for their group, by ticket (any increasing integer that the caller hands out).
 
     Cost: O(log W) comparisons a sample plus the members of each group; planning does not slow down with W.
     """
@@ -46,7 +46,7 @@ class Window:
         self._by_length: list[tuple[int, int]] = []
         self._groups_formed = 0
         self.max_delay = 0
-        """The most groups that were formed from a sample's entry up to the group that took it, that one included."""
+        """The most groups formed between a sample's entry and its own group, that one included."""
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -56,19 +56,19 @@ class Window:
         return list(self._sizes)
 
     def admit(self, ticket: int, size: Size) -> None:
-        """Take a sample in. One that exceeds the budget by itself will leave alone, as a group of its own."""
+        """Take a sample in. A sample that exceeds the budget by itself leaves alone, as a group of its own."""
         self._sizes[ticket] = size
         self._entered[ticket] = self._groups_formed
         self._arrivals.append(ticket)
-        if not self._footprint.oversize(size):
+        if not self._footprint.oversize(size):  # an oversize sample is no candidate for other samples' groups
             insort(self._by_length, (size.length, ticket))
 
     def waits(self) -> list[int]:
-        """How many groups were formed since each sample entered, oldest first."""
+        """How many groups were formed since each sample entered, oldest sample first."""
         return [self._groups_formed - entered for entered in self._entered.values()]
 
     def restore(self, waits: list[int]) -> None:
-        """Set how long the samples that were just admitted anew have waited, as :meth:`waits` told."""
+        """Set how long the samples that were just admitted again have waited, as :meth:`waits` gave it."""
         self._entered = {
             ticket: self._groups_formed - wait for ticket, wait in zip(self._entered, waits, strict=True)
         }
@@ -89,12 +89,12 @@ class Window:
         return self._leave(members)
 
     def divide(self) -> list[list[int]]:
-        """All that is held, divided into groups as a whole, for a window that nothing more will enter; nothing leaves.
+        """The whole window divided into groups, when no further sample will enter; nothing leaves the window yet.
 
-        The groups stand in the order of their oldest members, so that none is later than :meth:`form_group` allows.
+        The groups are in the order of their oldest members, so no sample waits longer than :meth:`form_group` allows.
         """
         order, sizes = self._by_length, self._sizes
-        groups = tail_groups([sizes[ticket] for _, ticket in order], self._footprint)
+        groups = final_groups([sizes[ticket] for _, ticket in order], self._footprint)
         whole = [sorted(order[place][1] for place in group) for group in groups]
         whole += [[ticket] for ticket, size in sizes.items() if self._footprint.oversize(size)]
         return sorted(whole)
@@ -109,7 +109,7 @@ class Window:
         return self._leave(members)
 
     def _leave(self, members: list[int]) -> list[int]:
-        """Strike a group's samples off; returns their tickets in arrival order."""
+        """Remove a group's samples; returns their tickets in arrival order."""
         self._groups_formed += 1
         for ticket in members:
             del self._sizes[ticket]
@@ -119,6 +119,7 @@ class Window:
         return members
 
     def _oldest(self) -> int:
+        # Samples leave from anywhere in the queue; it drops them only when they reach its front, which is O(1) each.
         while self._arrivals[0] not in self._sizes:
             self._arrivals.popleft()
         return self._arrivals[0]
@@ -146,7 +147,7 @@ class Window:
                 patches -= sizes[order[start][1]].patches
                 start += 1
             if start > place:
-                break
+                break  # longer samples would push the anchor out of the run
             if real > best:
                 best, best_start, best_end = real, start, end
         run = order[best_start : best_end + 1]
@@ -154,7 +155,7 @@ class Window:
         return [ticket for _, ticket in run]
 
     def _packed_fill(self, anchor: int) -> list[int]:
-        """The anchor, then again and again the longest sample that still fits (the oldest of equals)."""
+        """The anchor, then repeatedly the longest sample that still fits (the oldest of equal ones)."""
         order, sizes, budget = self._by_length, self._sizes, self._footprint.budget
         members: list[int] = []
         room = self._footprint.room
@@ -172,7 +173,7 @@ class Window:
         return members
 
     def _longest_within(self, room: int, patches: int | None) -> int:
-        """The place of the longest sample that fits, the oldest of equals; -1 when none does."""
+        """The place of the longest sample that fits, the oldest of equal ones; -1 when none does."""
         order, sizes = self._by_length, self._sizes
         place = bisect_right(order, (room + 1,)) - 1
         if patches is not None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odb_stream.batching.cost import Footprint, Size
-from odb_stream.batching.final_division import GROUP_SHARE, tail_groups
+from odb_stream.batching.final_division import GROUP_SHARE, final_groups
 from odb_stream.batching.planner import Planner
 from odb_stream.config import Budget
 
@@ -36,7 +36,7 @@ def cost(groups: list[list[int]], sizes: list[Size], footprint: Footprint) -> in
 @given(data=st.data())
 def test_a_division_is_complete_and_feasible(layout: str, data: st.DataObject) -> None:
     sizes, footprint = data.draw(instances(layout))
-    groups = tail_groups(sizes, footprint)
+    groups = final_groups(sizes, footprint)
     assert sorted(place for group in groups for place in group) == list(range(len(sizes)))
     assert all(footprint.feasible([sizes[place] for place in group]) for group in groups)
 
@@ -52,24 +52,24 @@ def test_no_cut_of_the_sorted_samples_costs_less(instance: tuple[list[Size], Foo
             if all(footprint.feasible([sizes[place] for place in group]) for group in groups):
                 tried = cost(groups, sizes, footprint)
                 least = tried if least is None else min(least, tried)
-    assert cost(tail_groups(sizes, footprint), sizes, footprint) == least
+    assert cost(final_groups(sizes, footprint), sizes, footprint) == least
 
 
 def test_rows_are_of_like_size_and_no_more_than_needed() -> None:
     sizes = [Size(length) for length in sorted([9, 8, 7, 6, 5, 4, 3, 2, 1] * 3)]
-    groups = tail_groups(sizes, Footprint("packed", Budget(100)))
+    groups = final_groups(sizes, Footprint("packed", Budget(100)))
     assert sorted(sum(sizes[place].length for place in group) for group in groups) == [67, 68]
 
 
 def test_rows_that_only_fit_filled_up_are_left_so() -> None:
     """5 4 3 3 3 into two rows of 9: level would be 5 3 and 4 3, and the last 3 fits nowhere."""
     sizes = [Size(length) for length in (3, 3, 3, 4, 5)]
-    groups = tail_groups(sizes, Footprint("packed", Budget(9)))
+    groups = final_groups(sizes, Footprint("packed", Budget(9)))
     assert sorted(sorted(sizes[place].length for place in group) for group in groups) == [[3, 3, 3], [4, 5]]
 
 
 def test_the_trace_in_the_module_holds() -> None:
-    groups = tail_groups([Size(1), Size(1), Size(4), Size(6)], Footprint("padded", Budget(12)))
+    groups = final_groups([Size(1), Size(1), Size(4), Size(6)], Footprint("padded", Budget(12)))
     assert sorted(groups) == [[0, 1], [2], [3]]
 
 

@@ -9,8 +9,8 @@ from itertools import zip_longest
 
 from odb_stream.batching.cost import Footprint
 
-Group = list[int]
-Schedule = list[list[Group]]
+LengthGroup = list[int]
+Schedule = list[list[LengthGroup]]
 
 BUCKETS = 16
 
@@ -38,7 +38,7 @@ def bmt(ranks: list[list[int]], footprint: Footprint, buckets: int = BUCKETS) ->
     arrivals = [length for step in zip_longest(*ranks) for length in step if length is not None]
     ordered = sorted(arrivals)
     bounds = sorted({ordered[len(ordered) * (i + 1) // buckets - 1] for i in range(buckets)}) if ordered else []
-    contents: list[Group] = [[] for _ in bounds]
+    contents: list[LengthGroup] = [[] for _ in bounds]
     for length in arrivals:
         contents[bisect_left(bounds, length)].append(length)
     return _deal([group for bucket in contents for group in _cut(bucket, footprint)], len(ranks))
@@ -54,7 +54,7 @@ def paper_window(ranks: list[list[int]], footprint: Footprint, *, window: int, s
     """
     schedule: Schedule = []
     streams = [list(reversed(lengths)) for lengths in ranks]
-    held: list[Group] = [[] for _ in ranks]
+    held: list[LengthGroup] = [[] for _ in ranks]
     while True:
         for stream, samples in zip(streams, held, strict=True):
             while stream and len(samples) < window:
@@ -72,14 +72,14 @@ def paper_window(ranks: list[list[int]], footprint: Footprint, *, window: int, s
         schedule.extend([groups[i] if i < len(groups) else [] for groups in grouped] for i in range(target))
 
 
-def paper_groups(samples: list[int], footprint: Footprint) -> list[Group]:
+def paper_groups(samples: list[int], footprint: Footprint) -> list[LengthGroup]:
     """One window of the published policy: sort, walk from the longest, drain everything.
 
     A group closes when it has as many members as the budget holds of the length that closed the group before it; the
     first group closes at once.
     """
-    groups: list[Group] = []
-    members: Group = []
+    groups: list[LengthGroup] = []
+    members: LengthGroup = []
     size = 1
     for length in sorted(samples, reverse=True):
         members.append(length)
@@ -92,15 +92,15 @@ def paper_groups(samples: list[int], footprint: Footprint) -> list[Group]:
     return groups
 
 
-def _peel(groups: list[Group], target: int) -> None:
+def _peel(groups: list[LengthGroup], target: int) -> None:
     while groups and len(groups) < target:
         donor = next(group for group in reversed(groups) if len(group) > 1)
         groups.append([donor.pop()])
 
 
-def _cut(lengths: list[int], footprint: Footprint) -> list[Group]:
+def _cut(lengths: list[int], footprint: Footprint) -> list[LengthGroup]:
     """Cut a sequence into groups, each as long as the budget allows; a sample over the budget stands alone."""
-    groups: list[Group] = []
+    groups: list[LengthGroup] = []
     longest = total = 0
     for length in lengths:
         grown = max(longest, length)
@@ -116,7 +116,7 @@ def _cut(lengths: list[int], footprint: Footprint) -> list[Group]:
     return groups
 
 
-def _deal(groups: list[Group], ranks: int) -> Schedule:
+def _deal(groups: list[LengthGroup], ranks: int) -> Schedule:
     """Neighbouring groups, which cost alike, make a step."""
     steps = [groups[i : i + ranks] for i in range(0, len(groups), ranks)]
     return [step + [[]] * (ranks - len(step)) for step in steps]

@@ -1,7 +1,7 @@
-"""Runs the programs of all ranks in one process, one event at a time: the simulation and the tests use it.
+"""Runs the programs of all ranks in one process, one event at a time; the simulation and the tests use it.
 
-Ranks that do not gather the same number of integers at the same time, or do not deliver together, are an error here;
-over a real transport they would hang.
+Ranks that do not gather the same number of integers at the same time, or do not deliver together, are an error here.
+Over a real transport they would hang.
 """
 
 from collections import defaultdict, deque
@@ -10,20 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from odb_stream.batching.events import Decode, Deliver, Event, Exchange, Gather
+from odb_stream.batching.events import Decode, Deliver, Event, Exchange, Gather, StepGroups
 from odb_stream.batching.groups import Group
 from odb_stream.batching.program import Program
 from odb_stream.errors import PeerError
 
-Groups = list[Group[Any] | None]
-Decoding = Callable[[int, Groups, int], Groups | Exception]
+Decoding = Callable[[int, StepGroups, int], StepGroups | Exception]
 
 
 class Lockstep:
     """All ranks' programs, driven together. ``errors`` holds what a rank's program raised, by rank.
 
-    ``decode(rank, groups, first)`` plays the decoding of a rank's burst, which begins at step ``first`` of its round;
-    by default every image is sound.
+    ``decode(rank, groups, first)`` stands for the decoding of a rank's burst, which begins at step ``first`` of its
+    round; by default every image is sound.
     """
 
     def __init__(
