@@ -1,4 +1,4 @@
-"""The fenced blocks of the Markdown pages: their language, their place, and the mark that stands before an output."""
+"""The fenced blocks of the Markdown pages: their language, their place, and the mark in front of an output."""
 
 import re
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ MARK = re.compile(r"<!-- (?P<kind>same output|like)(?: but (?P<but>.+))? -->")
 
 @dataclass(frozen=True)
 class Mark:
-    """How an output is compared with what came out; invisible on the rendered page.
+    """How an output is compared with what the program prints; a comment, invisible on the rendered page.
 
     Args:
-        numbers: compare the numbers too; without, only that some stand there.
-        but: a regular expression: what it finds may differ.
+        numbers: compare the numbers too; otherwise any number matches any other.
+        but: a regular expression; what it matches may differ.
     """
 
     numbers: bool
@@ -30,9 +30,9 @@ class Fence:
     """One block of a page.
 
     Args:
-        line: of the first line of its content, from 1.
-        mark: of the comment right before it, if that is one.
-        follows: the block right before it, with nothing but a mark between; None where words stand between.
+        line: the line number of its first line of content, from 1.
+        mark: what the comment right before it says, if there is one.
+        follows: the block right before it, with at most a mark between them.
     """
 
     page: str
@@ -48,13 +48,13 @@ class Fence:
 
 
 def pages(root: Path = ROOT) -> list[str]:
-    """The pages whose blocks are held to the conventions, relative to the root."""
+    """The pages whose blocks must keep to the conventions, relative to the root."""
     docs = sorted(path.relative_to(root).as_posix() for path in (root / "docs").glob("*.md"))
     return ["README.md", "shards/README.md", "CONTRIBUTING.md", *docs]
 
 
 def read_fences(text: str, page: str) -> list[Fence]:
-    """The blocks of a page, in order; one that is indented in place of fenced has no language."""
+    """The blocks of a page, in order; a block that is indented instead of fenced has no language."""
     found: list[Fence] = []
     before: Fence | None = None
     mark: Mark | None = None
@@ -72,7 +72,7 @@ def read_fences(text: str, page: str) -> list[Fence]:
 
 
 def problems(fences: list[Fence]) -> list[str]:
-    """What is against the conventions in the form of these blocks, a line each."""
+    """Every breach of the conventions, a line each."""
     found = []
     for fence in fences:
         if fence.language not in LANGUAGES:
@@ -80,7 +80,7 @@ def problems(fences: list[Fence]) -> list[str]:
         shows_output = fence.language in ("text", "json")
         after_a_program = fence.follows is not None and fence.follows.language in EXECUTED
         if shows_output and after_a_program and fence.mark is None:
-            found.append(f"{fence.place}: right after a program: mark it <!-- same output --> or <!-- like -->")
+            found.append(f"{fence.place}: right after a program: mark it as <!-- same output --> or <!-- like -->")
         if fence.mark is not None and not (shows_output and after_a_program):
-            found.append(f"{fence.place}: marked as an output, but it does not stand right after a program")
+            found.append(f"{fence.place}: marked as an output, but not right after a program")
     return found

@@ -1,7 +1,7 @@
-"""Runs the blocks of one page in order, in the current folder; the arguments are a plan and a file for what came out.
+"""Runs the blocks of one page in order, in the current folder; the arguments are a plan and a file for the results.
 
-``python`` blocks share one namespace, as in a notebook. One with a main guard is a program of its own. A first line
-``# file: NAME`` writes the block there too, for later blocks to import or name. ``sh`` blocks are scripts of bash.
+``python`` blocks share one namespace, as in a notebook; a block with a main guard is a program of its own. A first line
+``# file: NAME`` saves the block under that name for later blocks to import or run. ``sh`` blocks are Bash scripts.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ GUARD = re.compile(r"^if __name__ == ['\"]__main__['\"]:", re.M)
 
 
 def run_blocks(plan: dict[str, Any], results: Path) -> None:
-    """Run each block, and write a line of JSON about it: ``good`` and what came ``out``; stop at the first failure."""
+    """Run each block and write a line of JSON about it, ``good`` and its ``out``put; stop at the first failure."""
     names = ModuleType("page")
     sys.modules["page"] = names
     sys.path[0] = str(Path.cwd())
@@ -49,9 +49,9 @@ def _run(block: dict[str, Any], prelude: str, names: ModuleType) -> dict[str, An
     out = io.StringIO()
     try:
         with contextlib.redirect_stdout(out):
-            # Empty lines in front, so that a traceback points into the page.
+            # Empty lines in front, so that line numbers in a traceback are those of the page.
             exec(compile("\n" * (block["line"] - 1) + text, block["page"], "exec"), names.__dict__)
-    except BaseException:  # noqa: BLE001 - whatever a block raises is reported with its place
+    except BaseException:  # noqa: BLE001 - SystemExit too: whatever a block raises ends the page there
         return {"good": False, "out": out.getvalue() + traceback.format_exc()}
     return {"good": True, "out": out.getvalue()}
 

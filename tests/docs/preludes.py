@@ -1,4 +1,4 @@
-"""What the pages leave to their reader, and what cannot run here: both kept short, for the pages tell the story."""
+"""What the pages leave to their reader, and which blocks cannot run here; both lists stay short."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import torch
 
 
 class Model(torch.nn.Module):
-    \"\"\"Stands in for the reader's model: a loss that depends on the ids, and takes all that a batch holds.\"\"\"
+    \"\"\"Stands in for the reader's model: its loss depends on the ids, and it accepts whatever a batch holds.\"\"\"
 
     def __init__(self):
         super().__init__()
@@ -26,12 +26,12 @@ model = Model()
 """
 
 PRELUDES: dict[str, str] = {"README.md": MODEL}
-"""Page -> Python that runs before it."""
+"""Page -> Python that runs before the page."""
 
 STORE = "http://storage.local:9000"
-"""The address of a server that the pages name; a server on loopback takes its place."""
+"""The address that the pages give for a server; a server on loopback replaces it."""
 PORT = "29500"
-"""The port of the first node that the pages name; a free one takes its place."""
+"""The port that the pages give for the first node; a free port replaces it."""
 
 NOT_RUN: dict[str, dict[str, str]] = {
     "README.md": {
@@ -46,7 +46,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
         ),
     },
 }
-"""Page -> the text of each block that does not run, with the reason."""
+"""Page -> the text of each block that does not run -> the reason."""
 
 
 def names_a_store(fences: list[Fence]) -> bool:
@@ -54,7 +54,7 @@ def names_a_store(fences: list[Fence]) -> bool:
 
 
 def run_as_listed(page: str, fences: list[Fence], folder: Path, store: str | None) -> list[Finding]:
-    """Run a page in a new folder as the tables above say, with the address of the server that serves as its store."""
+    """Run a page in a new folder, as the tables above say; ``store`` is the address of its store's server."""
     make_scratch(folder)
     stand_ins = {PORT: str(free_ports(1)[0])} | ({STORE: store} if store else {})
     keys = {"AWS_ACCESS_KEY_ID": FULL[0], "AWS_SECRET_ACCESS_KEY": FULL[1], "AWS_REGION": "us-east-1"}

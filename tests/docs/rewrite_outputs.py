@@ -1,6 +1,7 @@
-"""Writes what comes out into the pages, in place of marked outputs that differ: ``python rewrite_outputs.py PAGE...``.
+"""Rewrites the marked outputs of pages with what their programs print: ``python rewrite_outputs.py PAGE...``.
 
-For a change that moves figures on purpose. Read the diff before you keep it. An output with a line ``...`` is left.
+For a change that moves figures on purpose; read the diff before you commit it. Outputs with a line ``...`` stay as they
+are.
 """
 
 import contextlib
@@ -11,21 +12,21 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1] / "support"))
 
 from fences import ROOT, read_fences
-from outputs import ANYTHING
 from preludes import names_a_store, run_as_listed
-from running import Finding
+from running import ANYTHING, Finding
 from s3_server import running_server
+from shell_settings import forget_shell_settings
 
 
 def rewritten(text: str, found: list[Finding]) -> str:
-    """The page with what came out; from the last block to the first, so that the lines before stay where they are."""
+    """The page with the new outputs, written from the last to the first so that earlier line numbers stay valid."""
     lines = text.splitlines()
     for finding in sorted(found, key=lambda finding: -finding.fence.line):
         shown = finding.fence.text.splitlines()
-        if finding.came is not None and ANYTHING not in shown:
+        if finding.printed is not None and ANYTHING not in shown:
             first = finding.fence.line - 1
-            came = [line.rstrip() for line in finding.came.strip("\n").splitlines()]
-            lines[first : first + len(shown)] = came
+            printed = [line.rstrip() for line in finding.printed.strip("\n").splitlines()]
+            lines[first : first + len(shown)] = printed
     return "\n".join(lines) + "\n"
 
 
@@ -39,9 +40,10 @@ def main(pages: list[str]) -> None:
             found = run_as_listed(page, fences, folder / "page", store)
         for finding in found:
             print(finding)
-        if new := [finding for finding in found if finding.came is not None]:
+        if new := [finding for finding in found if finding.printed is not None]:
             (ROOT / page).write_text(rewritten(text, new), encoding="utf-8")
 
 
 if __name__ == "__main__":
+    forget_shell_settings()
     main(sys.argv[1:])

@@ -1,7 +1,9 @@
-"""Runs a page in a scratch folder that looks like the checkout, and says which block failed or told something else."""
+"""Runs a page in a scratch folder that looks like the checkout, and reports which block failed or printed otherwise."""
 
+import difflib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,16 +12,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fences import EXECUTED, ROOT, Fence
-from outputs import difference
+from fences import EXECUTED, ROOT, Fence, Mark
 
 SECONDS = 600.0
-"""After this a page counts as hung; none takes nearly as long."""
+"""A page that takes longer counts as hung; none takes nearly as long."""
 COPIED = ("docs", "odb_stream", "pipelines", "shards", "tools")
-"""Folders of the checkout that a page finds: copies, so that nothing that it writes reaches the checkout."""
-LEFT_OUT = ("PYTHONUNBUFFERED", "COLUMNS", "FORCE_COLOR")
-"""Variables under which outputs look otherwise, or come in another order."""
+"""Folders of the checkout that a page finds. They are copies: nothing that a page writes reaches the checkout."""
 NOTEBOOK = Path(__file__).parent / "page_notebook.py"
+
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
+# A table is as wide as its numbers, so the characters that fill its lines vary with them.
+FILLING = re.compile(r"[ ─━]+")
+ANYTHING = "..."
+"""A line of a page's output that stands for any number of lines."""
 
 
 def make_scratch(folder: Path, root: Path = ROOT) -> None:
@@ -33,11 +38,11 @@ def make_scratch(folder: Path, root: Path = ROOT) -> None:
 
 @dataclass(frozen=True)
 class Finding:
-    """What went wrong with a block: in words, and where it is an output that differs, what came out instead."""
+    """What is wrong with a block, in words; for an output that differs, also what was printed."""
 
     fence: Fence
     words: str
-    came: str | None = None
+    printed: str | None = None
 
     def __str__(self) -> str:
         return f"{self.fence.place}: {self.words}"
@@ -55,41 +60,42 @@ def run_page(
     """Run the blocks of a page in order.
 
     Args:
-        fences: those of one page.
+        fences: the blocks of one page.
         folder: where they run.
-        prelude: Python that runs before the page, and is put before its programs that have no name.
-        not_run: the texts of blocks that are left out, each with the reason.
-        stand_ins: what a page says -> what takes its place, such as the address of a server.
-        environment: variables beyond those of this process.
+        prelude: Python that runs before the page, and is put in front of each program of its own that has no name.
+        not_run: the texts of blocks that do not run, each with the reason.
+        stand_ins: what a page says -> what replaces it, such as the address of a server.
+        environment: variables added to those of this process.
 
     Returns:
-        What went wrong: outputs that are not what the page shows, and the block that failed, the last that ran.
+        What is wrong: outputs that differ from the page, and the block that failed, which is the last that ran.
     """
+    # The outputs get the replacements too: a page may print the address that it uses.
+    replaced = [replace(fence, text=_replaced(fence.text, stand_ins or {})) for fence in fences]
     blocks = [
-        replace(fence, text=_stood_in(fence.text, stand_ins or {}))
-        for fence in fences
-        if fence.language in EXECUTED and fence.text not in (not_run or {})
+        new
+        for old, new in zip(fences, replaced, strict=True)
+        if old.language in EXECUTED and old.text not in (not_run or {})
     ]
     if not blocks:
         return []
-    came, errors = _run(blocks, folder, prelude, environment or {})
+    results, errors = _run(blocks, folder, prelude, environment or {})
     found = []
-    done = {fence.line: str(result["out"]) for fence, result in zip(blocks, came, strict=False) if result["good"]}
-    for fence in fences:
-        if fence.mark is None or fence.follows is None or fence.follows.line not in done:
+    done = {block.line: str(result["out"]) for block, result in zip(blocks, results, strict=False) if result["good"]}
+    for old, new in zip(fences, replaced, strict=True):
+        if old.mark is None or old.follows is None or old.follows.line not in done:
             continue
-        shown = _stood_in(fence.text, stand_ins or {})
-        if text := difference(shown, done[fence.follows.line], fence.mark):
-            words = f"the page shows something else than what comes out:\n\n{text}"
-            found.append(Finding(fence, words, done[fence.follows.line]))
+        printed = done[old.follows.line]
+        if text := difference(new.text, printed, old.mark):
+            found.append(Finding(old, f"the program prints something else than the page shows:\n\n{text}", printed))
     if len(done) < len(blocks):
         block = blocks[len(done)]
-        out = came[-1]["out"] if len(came) > len(done) else f"the process ended, or {SECONDS:.0f} s went by"
-        found.append(Finding(block, f"this block failed:\n\n{block.text}\n{out}\n\n{errors[-4000:]}"))
+        reason = results[-1]["out"] if len(results) > len(done) else f"the process ended, or took over {SECONDS:.0f} s"
+        found.append(Finding(block, f"this block failed:\n\n{block.text}\n{reason}\n\n{errors[-4000:]}"))
     return found
 
 
-def _stood_in(text: str, stand_ins: Mapping[str, str]) -> str:
+def _replaced(text: str, stand_ins: Mapping[str, str]) -> str:
     for said, meant in stand_ins.items():
         text = text.replace(said, meant)
     return text
@@ -98,7 +104,8 @@ def _stood_in(text: str, stand_ins: Mapping[str, str]) -> str:
 def _run(
     blocks: list[Fence], folder: Path, prelude: str, environment: Mapping[str, str]
 ) -> tuple[list[dict[str, object]], str]:
-    """The results of the blocks that ran, and what went to standard error."""
+    """The results of the blocks that ran, and the text of standard error."""
+    # Beside the folder, not in it: a page may list its folder.
     aside = folder.with_name(f"{folder.name}-aside")
     aside.mkdir()
     parts = [{"page": b.page, "line": b.line, "language": b.language, "text": b.text} for b in blocks]
@@ -114,24 +121,49 @@ def _run(
         try:
             process.wait(SECONDS)
         except subprocess.TimeoutExpired:
-            # With a word first: torchrun then ends its ranks, which lead sessions of their own.
+            # SIGTERM first: torchrun then ends its ranks, which SIGKILL to this group would not reach,
+            # because each leads a session of its own.
             os.killpg(process.pid, signal.SIGTERM)
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    came = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-    return came, (aside / "errors").read_text(encoding="utf-8", errors="replace")
+    found = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    return found, (aside / "errors").read_text(encoding="utf-8", errors="replace")
 
 
 def _environment() -> dict[str, str]:
     """This process's variables, with the programs of its interpreter first on the path, on the CPU and on loopback."""
     return {
-        **{name: value for name, value in os.environ.items() if name not in LEFT_OUT},
+        **os.environ,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",  # several processes share few cores: threads that wait for each other spin
         "GLOO_SOCKET_IFNAME": "lo",
         "HF_HUB_OFFLINE": "1",
     }
+
+
+def difference(shown: str, printed: str, mark: Mark) -> str:
+    """A diff of what the page shows and what a program printed; empty where they agree."""
+    left, right = _compared(shown, mark), _compared(printed, mark)
+    if _agree(left, right):
+        return ""
+    return "\n".join(difflib.unified_diff(left, right, "the page", "the program", lineterm=""))
+
+
+def _compared(text: str, mark: Mark) -> list[str]:
+    if mark.but is not None:
+        text = re.sub(mark.but, "(left out)", text, flags=re.M)
+    if not mark.numbers:
+        text = FILLING.sub(" ", NUMBER.sub("0", text))
+    return [line.rstrip() for line in text.strip("\n").splitlines()]
+
+
+def _agree(shown: list[str], printed: list[str]) -> bool:
+    if not shown:
+        return not printed
+    if shown[0] == ANYTHING:
+        return any(_agree(shown[1:], printed[start:]) for start in range(len(printed) + 1))
+    return bool(printed) and shown[0] == printed[0] and _agree(shown[1:], printed[1:])

@@ -1,4 +1,4 @@
-"""The runner of the pages finds what is wrong: failing blocks, outputs that differ, and blocks without a language."""
+"""The page runner finds failing blocks, outputs that differ, and blocks without a language."""
 
 import sys
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import running
 from fences import Mark, pages, problems, read_fences
-from outputs import difference
 from rewrite_outputs import rewritten
-from running import run_page
+from running import difference, run_page
+from shell_settings import FORGOTTEN, forget_shell_settings
 
 EXACT = Mark(numbers=True)
 
@@ -75,7 +75,7 @@ def test_a_page_that_does_not_end_is_ended(folder: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(running, "SECONDS", 1.0)
     (found,) = run(page(block("sh", "cat /dev/zero > /dev/null"), block("sh", "touch later")), folder)
     assert found.startswith("docs/made-up.md:3: this block failed:")
-    assert "1 s went by" in found
+    assert "took over 1 s" in found
     assert not (folder / "later").exists()
 
 
@@ -98,8 +98,9 @@ def test_stand_ins_take_the_place_of_what_a_page_says(folder: Path) -> None:
 
 
 def test_what_the_shell_says_of_outputs_does_not_count(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
-    monkeypatch.setenv("COLUMNS", "40")
+    for name in FORGOTTEN:
+        monkeypatch.setenv(name, "40")
+    forget_shell_settings()
     program = "import shutil, sys; print(sys.stdout.write_through, shutil.get_terminal_size().columns)"
     text = page(block("sh", f'python -c "{program}" | cat'), "<!-- same output -->", block("text", "False 80"))
     assert run(text, folder) == []
@@ -111,7 +112,7 @@ def test_the_programs_are_those_of_this_interpreter(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "came", "mark", "same"),
+    ("shown", "printed", "mark", "same"),
     [
         ("a  \nb\n", "a\nb\n\n", EXACT, True),
         ("a 1", "a 2", EXACT, False),
@@ -123,8 +124,8 @@ def test_the_programs_are_those_of_this_interpreter(folder: Path) -> None:
         ("a 1 in 3 s", "a 2 in 3 s", Mark(numbers=True, but=r"\d s$"), False),
     ],
 )
-def test_outputs_are_compared_as_the_mark_says(shown: str, came: str, mark: Mark, same: bool) -> None:
-    assert (difference(shown, came, mark) == "") == same
+def test_outputs_are_compared_as_the_mark_says(shown: str, printed: str, mark: Mark, same: bool) -> None:
+    assert (difference(shown, printed, mark) == "") == same
 
 
 def test_the_form_of_a_page_is_checked() -> None:

@@ -63,6 +63,6 @@ def test_ranks_that_share_a_pipe_write_whole_lines() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_the_page_runs(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     fences = fences_of(page)
-    store = request.getfixturevalue("page_store").endpoint if names_a_store(fences) else None
+    store = request.getfixturevalue("s3").endpoint if names_a_store(fences) else None
     found = run_as_listed(page, fences, tmp_path / "page", store)
     assert not found, "\n\n".join(map(str, found))

@@ -18,7 +18,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> str:
     tool = ROOT / "tools" / "make_reference.py"
     # In another folder and in a narrow terminal: neither may show.
     done = subprocess.run(
-        [sys.executable, str(tool), str(page)], cwd=page.parent, env={"PATH": "", "COLUMNS": "40"}, timeout=300,
+        [sys.executable, str(tool), str(page)], cwd=page.parent, timeout=300,
+        env={"PATH": "", "COLUMNS": "40", "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

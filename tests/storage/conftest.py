@@ -1,17 +1,10 @@
-"""The servers of the storage tests: an S3-compatible one for the session, and one that a test may kill."""
+"""The servers that a storage test has for itself: an S3-compatible one that it may kill, and a faulty HTTP server."""
 
 from collections.abc import Iterator
 
 import pytest
 from http_server import FaultyServer
 from s3_server import S3Server, running_server
-
-
-@pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A running server that no test stops."""
-    with running_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 @pytest.fixture
