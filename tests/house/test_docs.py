@@ -61,7 +61,7 @@ def test_the_journey_tells_what_happens() -> None:
     reading = pipeline.source.reading(World(), seed=0, epoch=0)
     record = next(record for record in reading.records() if record.key == "sums-000042")
     assert f"(sample {record.ref.index}, byte offset {record.ref.offset})" in page
-    assert f"from\n(seed, epoch): {', '.join(str(part.shard) for part in reading.plan)}." in page
+    assert f"(seed, epoch): {', '.join(str(part.shard) for part in reading.plan)}." in page
     assert record.members["json"].decode() in page
     assert f"{len(record.members['json'])} bytes" in page
 
@@ -81,7 +81,7 @@ def test_the_journey_tells_what_happens() -> None:
             if record.ref in step.refs:
                 place = step.refs.index(record.ref)
                 first, after = batch["cu_seq_lens_q"][place : place + 2].tolist()
-                assert f"in step {step.step}, with\n{step.supervised_tokens:,} supervised" in page
-                assert f"with {step.samples - 1}\nothers, {step.tokens:,} tokens" in page
+                assert f"in step {step.step}, with {step.supervised_tokens:,} supervised" in " ".join(page.split())
+                assert f"with {step.samples - 1} others, {step.tokens:,} tokens" in " ".join(page.split())
                 assert f"columns {first} to {after - 1}:" in page
         assert f"{loader.report()['emitted']} emitted, none dropped, {loader.report()['steps']} steps" in page
