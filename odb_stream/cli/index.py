@@ -22,7 +22,8 @@ def index(
     shard is an error, and gets no index.
     """
     from odb_stream import storage
-    from odb_stream.shards.index import build_index, write_index
+    from odb_stream.shards.index import write_index
+    from odb_stream.shards.reader import build_index
 
     options = storage_options(endpoint)
     for pattern in storage.patterns(urls):

@@ -27,7 +27,8 @@ def write(
     Each line becomes the KEY.json of one sample, as it stands; the keys count the lines. Equal input gives equal bytes.
     """
     from odb_stream import storage
-    from odb_stream.shards.index import build_index, write_index
+    from odb_stream.shards.index import write_index
+    from odb_stream.shards.reader import build_index
     from odb_stream.shards.writer import RawSample, jsonl_samples, write_shards
 
     options = storage_options(endpoint)

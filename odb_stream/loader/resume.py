@@ -18,7 +18,7 @@ from odb_stream.checkpoint.state import (
 from odb_stream.config import World
 from odb_stream.errors import StateError
 from odb_stream.sample import Remaining
-from odb_stream.sources.remaining import normalised, of_held
+from odb_stream.sources.remaining import normalised, rows_of_held
 from odb_stream.sources.source import OpenSource
 
 
@@ -72,7 +72,7 @@ def _remaining(state: MergedState, source: OpenSource, seed: int) -> RemainingRo
             raise StateError(f"rank {rank} has no place in the epoch, but others have: merge states of the same step")
         place, world = place_of(saved), World(rank, state.identity.world_size)
         window = place.round.window
-        rows += of_held(place.held)
+        rows += rows_of_held(place.held)
         if window.source_ended:
             continue
         if before is None:

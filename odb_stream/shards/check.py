@@ -9,8 +9,7 @@ from odb_stream.errors import ShardError
 from odb_stream.sample import Drop, Record, SampleRef
 from odb_stream.shards.index import ShardIndex, index_of, read_index, stale
 from odb_stream.shards.members import open_or_drop
-from odb_stream.shards.salvage import read_indexed
-from odb_stream.shards.tar import read_items
+from odb_stream.shards.reader import EMPTY, read_items, read_ranges
 from odb_stream.shards.tar.faults import Fault
 from odb_stream.shards.tar.grouping import LostSample, TarSample
 from odb_stream.storage.options import DEFAULT, Storage
@@ -65,7 +64,7 @@ class _Check:
             self._check_sample(item)
             yield item
         if not self.samples and not self.problems:
-            self.problems.append(f"{self.name}: the shard holds no sample; leave it out")
+            self._note(EMPTY)
 
     def _note(self, fault: Fault) -> Drop:
         drop = fault.drop(self.name)
@@ -119,7 +118,9 @@ def check_shards(addresses: Iterable[str]) -> Iterator[ShardReport]:
 
 def _count_by_index(address: str, index: ShardIndex, options: Storage) -> tuple[int, int]:
     """How many samples of a damaged shard are whole and how many are lost, by its index."""
-    lost = sum(isinstance(item, LostSample) for item in read_indexed(address, index, range(index.samples), options))
+    everything = ((0, index.samples),) if index.samples else ()
+    items = read_ranges(address, index, everything, skip_damaged=True, options=options)
+    lost = sum(isinstance(item, LostSample) for item in items)
     return index.samples - lost, lost
 
 

@@ -1,78 +1,49 @@
-"""Chosen samples of an indexed shard by stretches: near ones come from one stream, and far ones from another."""
+"""Near samples of one shard share a request: a gap that is cheaper to read over than to skip is read over."""
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from odb_stream import storage
 from odb_stream.config import MEBIBYTE
-from odb_stream.shards.index import ShardIndex, stale
-from odb_stream.shards.ranges import Spans
-from odb_stream.shards.tar import raising
-from odb_stream.shards.tar.byte_cursor import Tape
-from odb_stream.shards.tar.grouping import Grouping, TarSample
-from odb_stream.shards.tar.walk import walk
-from odb_stream.storage.options import DEFAULT, Storage
+from odb_stream.shards.index import ShardIndex
+from odb_stream.shards.ranges import Ranges
+from odb_stream.shards.reader import SampleStart
 
 MOST_SKIPPED = MEBIBYTE
-"""Bytes that are read over rather than ask anew for what lies behind them.
+"""The longest gap, in bytes, that is read over instead of making another request for what lies behind it.
 
-A store answers a request after 10 to 50 ms, and sends a megabyte or more in that time; from a disk a megabyte comes as
-fast as a seek.
+A store answers a request after 10 to 50 ms, and sends a megabyte or more in that time; a disk reads a megabyte as fast
+as it seeks.
 """
 
-Item = TypeVar("Item")
+Wanted = TypeVar("Wanted")
 
 
-def stretches(wanted: Iterable[Item], gap: Callable[[Item, Item], float]) -> list[list[Item]]:
-    """What is wanted, in order, in lists: a new one begins where more than ``MOST_SKIPPED`` bytes lie in between.
+def coalesced_ranges(ranges: Ranges, index: ShardIndex) -> list[Ranges]:
+    """The ranges of an indexed shard, in one tuple for each request."""
 
-    ``gap`` tells how many bytes lie between two neighbours.
-    """
-    lists: list[list[Item]] = []
+    def gap(one: tuple[int, int], other: tuple[int, int]) -> int:
+        return index.offsets[other[0]] - index.offsets[one[1]]
+
+    return [tuple(near) for near in _coalesced(ranges, gap)]
+
+
+def coalesced_starts(starts: Iterable[SampleStart]) -> list[list[SampleStart]]:
+    """Starts of samples of a shard without an index, in one list for each request."""
+
+    def gap(one: SampleStart, other: SampleStart) -> float:
+        # Without an index nobody knows how long each sample is: those from one start to the other count as the mean.
+        steps = max(1, other.number - one.number)
+        return (other.offset - one.offset) * (steps - 1) / steps
+
+    return _coalesced(starts, gap)
+
+
+def _coalesced(wanted: Iterable[Wanted], gap: Callable[[Wanted, Wanted], float]) -> list[list[Wanted]]:
+    """Ascending items in lists; a new list begins after a gap of more than ``MOST_SKIPPED`` bytes."""
+    lists: list[list[Wanted]] = []
     for item in wanted:
         if lists and gap(lists[-1][-1], item) <= MOST_SKIPPED:
             lists[-1].append(item)
         else:
             lists.append([item])
     return lists
-
-
-def spans_together(spans: Spans, index: ShardIndex) -> list[Spans]:
-    """Spans of an indexed shard as stretches."""
-
-    def gap(one: tuple[int, int], other: tuple[int, int]) -> int:
-        return index.offsets[other[0]] - index.offsets[one[1]]
-
-    return [tuple(stretch) for stretch in stretches(spans, gap)]
-
-
-def read_spans(
-    address: str, index: ShardIndex, spans: Spans, options: Storage = DEFAULT
-) -> Generator[TarSample, None, None]:
-    """The samples of these spans, from one stream; what lies between them does not matter.
-
-    Raises ShardError for everything that is wrong with them, and where the shard is not the one that was indexed. That
-    each sample is the one which the index means is left to the caller.
-    """
-    begin = index.offsets[spans[0][0]]
-    with storage.open_stream(address, begin, options) as stream:
-        tape = Tape(storage.log_name(address), stream, begin)
-        for start, stop in spans:
-            offset, limit = index.offsets[start], None if stop == index.samples else index.offsets[stop]
-            if offset < tape.at or (limit is not None and limit <= offset):
-                raise stale(address, f"its byte offsets are not in order at sample {start}")
-            go_to(tape, offset, limit)
-            following = start
-            for sample in Grouping(tape, start, raising(address)).items(walk(tape)):
-                if isinstance(sample, TarSample):
-                    following = sample.index + 1
-                    yield sample
-            if following < stop:
-                raise stale(address, f"the index has {index.samples} samples, the shard ends after {following}")
-
-
-def go_to(tape: Tape, offset: int, limit: int | None) -> None:
-    """Stand at a byte that lies ahead, and read from there no further than to ``limit``."""
-    tape.limit = None
-    tape.advance(offset)
-    tape.start, tape.limit = offset, limit

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from odb_stream import storage
-from odb_stream.errors import ShardError
-from odb_stream.shards.tar import TarSample, read_samples
+from odb_stream.errors import ShardError, StateError
+from odb_stream.shards.tar.grouping import TarSample
 from odb_stream.storage import addresses
 from odb_stream.storage.options import DEFAULT, Storage
 
@@ -78,11 +78,6 @@ def index_of(samples: Iterable[TarSample], shard_bytes: int) -> ShardIndex:
     return ShardIndex(shard_bytes, keys, offsets, checksums)
 
 
-def build_index(address: str, options: Storage = DEFAULT) -> ShardIndex:
-    """Read a whole shard and index it. Raises ShardError where the shard is damaged."""
-    return index_of(read_samples(address, options=options), storage.size(address, options))
-
-
 def write_index(address: str, index: ShardIndex, options: Storage = DEFAULT) -> str:
     """Write a shard's index beside it; returns the index's address."""
     first_line = json.dumps({"version": VERSION, "shard_bytes": index.shard_bytes, "samples": index.samples})
@@ -126,7 +121,42 @@ def read_counts(
     shards: Sequence[str], options: Storage = DEFAULT, *, may_be_cut: bool = False
 ) -> list[int | None]:
     """The same for many shards; where they lie in a store, many are asked for at once. Raises as above."""
-    return storage.concurrently(functools.partial(read_count, options=options, may_be_cut=may_be_cut), shards)
+    return storage.for_each(functools.partial(read_count, options=options, may_be_cut=may_be_cut), shards)
+
+
+class Indexes:
+    """The indexes of the shards that had one when they were opened.
+
+    Only the last one read is kept: an index may be large, and shards are read one after another.
+    """
+
+    def __init__(self, indexed: Iterable[str], options: Storage, *, may_be_cut: bool) -> None:
+        self._indexed = frozenset(indexed)
+        self._options = options
+        self._may_be_cut = may_be_cut
+        self._last: tuple[str, ShardIndex] | None = None
+
+    def of(self, address: str) -> ShardIndex | None:
+        """A shard's index, or None. Raises ShardError where it is gone or does not fit the shard."""
+        if address not in self._indexed:
+            return None
+        last = self._last
+        if last is None or last[0] != address:
+            index = read_index(address, self._options, may_be_cut=self._may_be_cut)
+            if index is None:
+                raise stale(address, "the index went away while the shards were open")
+            last = self._last = (address, index)
+        return last[1]
+
+    def require(self, addresses: Iterable[str]) -> None:
+        """Raise StateError unless every shard has an index: without one the remaining samples cannot be determined."""
+        for address in addresses:
+            if address not in self._indexed:
+                raise StateError(
+                    f"{storage.log_name(address)} has no index, so the remaining samples cannot be determined and "
+                    "only the same number of ranks can resume: resume this run with as many ranks as before, and run "
+                    "`odb-stream index` on all shards before the next one begins"
+                )
 
 
 def _parse(text: bytes) -> dict[str, Any]:

@@ -1,51 +1,51 @@
-"""Chosen sample numbers of one shard as ascending spans: counted, cut, and told apart from those left out."""
+"""Chosen sample numbers of one shard as ascending ranges: built, counted and cut."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, starmap
 
-Spans = tuple[tuple[int, int], ...]
-"""Pairs (start, stop), ascending; between two of them at least one number is left out."""
+Ranges = tuple[tuple[int, int], ...]
+"""Pairs (start, stop), ascending; at least one number is left out between two of them."""
 
 
-def joined(pairs: Iterable[tuple[int, int]]) -> Spans:
-    """Ascending pairs that do not overlap as spans: ``(0, 2), (2, 3), (5, 6)`` are ``(0, 3), (5, 6)``."""
-    spans: list[tuple[int, int]] = []
+def joined(pairs: Iterable[tuple[int, int]]) -> Ranges:
+    """Ascending pairs that do not overlap as ranges: ``(0, 2), (2, 3), (5, 6)`` are ``(0, 3), (5, 6)``."""
+    ranges: list[tuple[int, int]] = []
     for start, stop in pairs:
-        if spans and spans[-1][1] == start:
-            spans[-1] = (spans[-1][0], stop)
+        if ranges and ranges[-1][1] == start:
+            ranges[-1] = (ranges[-1][0], stop)
         else:
-            spans.append((start, stop))
-    return tuple(spans)
+            ranges.append((start, stop))
+    return tuple(ranges)
 
 
-def spans_of(numbers: Iterable[int]) -> Spans:
-    """The spans of ascending numbers."""
+def ranges_of(numbers: Iterable[int]) -> Ranges:
+    """The ranges of ascending numbers."""
     return joined((number, number + 1) for number in numbers)
 
 
-def numbers_in(spans: Spans) -> Iterator[int]:
+def numbers_in(ranges: Ranges) -> Iterator[int]:
     """All numbers, ascending."""
-    return chain.from_iterable(starmap(range, spans))
+    return chain.from_iterable(starmap(range, ranges))
 
 
-def count(spans: Spans) -> int:
-    """How many numbers there are."""
-    return sum(stop - start for start, stop in spans)
+def count(ranges: Ranges) -> int:
+    """How many numbers the ranges hold."""
+    return sum(stop - start for start, stop in ranges)
 
 
-def since(spans: Spans, number: int) -> Spans:
-    """Those that are not below ``number``."""
-    return tuple((max(start, number), stop) for start, stop in spans if stop > number)
+def since(ranges: Ranges, number: int) -> Ranges:
+    """The part of the ranges that is not below ``number``."""
+    return tuple((max(start, number), stop) for start, stop in ranges if stop > number)
 
 
-def cut(spans: Spans, first: int, last: int) -> Spans:
-    """The ``first``-th number to the one before the ``last``-th.
+def cut(ranges: Ranges, first: int, last: int) -> Ranges:
+    """The numbers from the ``first``-th to the one before the ``last``-th.
 
     Example: ``(0, 2), (5, 9)`` from 1 to 4 are ``(1, 2), (5, 7)``.
     """
     chosen = []
     before = 0
-    for start, stop in spans:
+    for start, stop in ranges:
         begin, end = max(start, start + first - before), min(stop, start + last - before)
         if begin < end:
             chosen.append((begin, end))

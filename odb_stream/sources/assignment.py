@@ -88,9 +88,9 @@ def assign_remaining(
     places = {epoch: _places(order_of(epoch)) for epoch in {row.epoch for row in rows}}
     segments = []
     begin = 0
-    for epoch, shard, spans in sorted(by_shard(rows), key=lambda one: (one[0], places[one[0]][one[1]])):
-        samples = count(spans)
-        if own := cut(spans, first - begin, last - begin):
+    for epoch, shard, ranges in sorted(by_shard(rows), key=lambda one: (one[0], places[one[0]][one[1]])):
+        samples = count(ranges)
+        if own := cut(ranges, first - begin, last - begin):
             start, stop = own[0][0], own[-1][1]
             source = rows[0].source
             segments.append(

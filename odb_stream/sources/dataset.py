@@ -12,7 +12,7 @@ from odb_stream.config import World
 from odb_stream.errors import ConfigError, ShardError, StageError, StateError
 from odb_stream.sample import START, Position, ReadingPosition, Record, Remaining, SampleRef, in_one_source
 from odb_stream.seeds import DATASET_ORDER, of_source, permutation
-from odb_stream.sources.remaining import items_in, of_items, only_of_source
+from odb_stream.sources.remaining import items_in, rows_of_items, rows_of_source
 from odb_stream.sources.source import Opener, Segment
 
 _CHUNK = 4096
@@ -78,7 +78,7 @@ class FromDataset:
         name, length = describe(self.dataset), _length(self.dataset)
         if self.sharded:
             raise each_its_own(name)
-        rows = only_of_source(rows, source)
+        rows = rows_of_source(rows, source)
         for row in rows:
             if row.shard or row.stop > length:
                 raise StateError(f"{row} is none of the {length} items of {name}: give the same dataset")
@@ -142,7 +142,7 @@ class DatasetReading:
         items, epochs = self.order[first:], self.epochs[first:]
         rows: list[Remaining] = []
         for epoch in np.unique(epochs).tolist():
-            rows += of_items(self.source, epoch, items[epochs == epoch])
+            rows += rows_of_items(self.source, epoch, items[epochs == epoch])
         return rows
 
     def fetch(self, ref: SampleRef, epoch: int) -> Record:

@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from odb_stream.errors import StateError
 from odb_stream.sample import Remaining, SampleRef
-from odb_stream.shards.ranges import Spans
+from odb_stream.shards.ranges import Ranges
 
 
-def of_held(held: Iterable[tuple[SampleRef, int]]) -> list[Remaining]:
+def rows_of_held(held: Iterable[tuple[SampleRef, int]]) -> list[Remaining]:
     """Samples that were read and not emitted, with their epochs, as rows of one sample each.
 
     The owner rank in the reference of a dataset's item is left out: whoever reads it next owns it.
@@ -23,19 +23,19 @@ def of_held(held: Iterable[tuple[SampleRef, int]]) -> list[Remaining]:
     return rows
 
 
-def of_spans(source: int, epoch: int, shard: int, spans: Spans) -> list[Remaining]:
+def rows_of_ranges(source: int, epoch: int, shard: int, ranges: Ranges) -> list[Remaining]:
     """The rows of these samples of one shard."""
-    return [Remaining(source, epoch, shard, start, stop) for start, stop in spans]
+    return [Remaining(source, epoch, shard, start, stop) for start, stop in ranges]
 
 
-def of_items(source: int, epoch: int, items: npt.NDArray[np.intp]) -> list[Remaining]:
+def rows_of_items(source: int, epoch: int, items: npt.NDArray[np.intp]) -> list[Remaining]:
     """The rows of these items of a dataset, shape (items,), in any order."""
     if not len(items):
         return []
     ordered = np.sort(items)
     (breaks,) = np.nonzero(np.diff(ordered) != 1)
     starts, stops = ordered[np.r_[0, breaks + 1]], ordered[np.r_[breaks, -1]] + 1
-    return of_spans(source, epoch, 0, tuple(zip(starts.tolist(), stops.tolist(), strict=True)))
+    return rows_of_ranges(source, epoch, 0, tuple(zip(starts.tolist(), stops.tolist(), strict=True)))
 
 
 def items_in(rows: Sequence[Remaining]) -> npt.NDArray[np.intp]:
@@ -68,7 +68,7 @@ def normalised(rows: Iterable[Remaining]) -> tuple[Remaining, ...]:
     return tuple(joined)
 
 
-def only_of_source(rows: Iterable[Remaining], source: int) -> tuple[Remaining, ...]:
+def rows_of_source(rows: Iterable[Remaining], source: int) -> tuple[Remaining, ...]:
     """The rows, normalised, which must all be of this source. Raises StateError."""
     ordered = normalised(rows)
     for row in ordered:
@@ -82,8 +82,8 @@ def samples_in(rows: Iterable[Remaining]) -> int:
     return sum(row.stop - row.start for row in rows)
 
 
-def by_shard(rows: Sequence[Remaining]) -> list[tuple[int, int, Spans]]:
-    """Epoch, shard and spans of normalised rows of one source, one entry for each shard of each epoch."""
+def by_shard(rows: Sequence[Remaining]) -> list[tuple[int, int, Ranges]]:
+    """Epoch, shard and ranges of normalised rows of one source, one entry for each shard of each epoch."""
     return [
         (epoch, shard, tuple((row.start, row.stop) for row in group))
         for (epoch, shard), group in groupby(rows, key=lambda row: (row.epoch, row.shard))

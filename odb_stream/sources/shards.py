@@ -9,13 +9,14 @@ from typing import Literal, get_args
 
 from odb_stream import storage
 from odb_stream.config import World, require_choice
-from odb_stream.errors import StateError
+from odb_stream.errors import ShardError, StateError
 from odb_stream.sample import Remaining
-from odb_stream.shards.index import read_counts
+from odb_stream.shards.index import Indexes, read_counts
 from odb_stream.shards.members import open_members, open_or_drop
+from odb_stream.shards.reader import EMPTY
 from odb_stream.sources.assignment import assign, assign_remaining, shard_order
-from odb_stream.sources.remaining import only_of_source
-from odb_stream.sources.shard_reading import Indexes, ShardReading, empty
+from odb_stream.sources.remaining import rows_of_source
+from odb_stream.sources.shard_reading import ShardReading
 from odb_stream.sources.source import Opener, Segment
 from odb_stream.storage.options import DEFAULT, Storage
 
@@ -60,7 +61,7 @@ class Shards:
         addresses = storage.expand(self.urls, options)
         found = tuple(read_counts(addresses, options, may_be_cut=self.on_damage == "drop"))
         if 0 in found:
-            raise empty(addresses[found.index(0)])
+            raise ShardError(EMPTY.text(storage.log_name(addresses[found.index(0)])))
         return OpenShards(addresses, found, self.shuffle, self.on_damage == "drop", options)
 
     def reading(self, world: World, *, seed: int, epoch: int) -> ShardReading:
@@ -79,7 +80,7 @@ class OpenShards:
     addresses: tuple[str, ...]
     found: tuple[int | None, ...]
     shuffle: bool
-    tolerant: bool
+    skip_damaged: bool
     options: Storage
 
     @property
@@ -129,7 +130,7 @@ class OpenShards:
         """One rank's share of what is still to come; see :class:`odb_stream.sources.source.OpenSource`."""
         indexes = self._indexes()
         indexes.require(self.addresses)
-        rows = only_of_source(rows, source)
+        rows = rows_of_source(rows, source)
         for row in rows:
             if row.shard >= len(self.addresses) or row.stop > (self.found[row.shard] or 0):
                 raise StateError(
@@ -147,7 +148,7 @@ class OpenShards:
     def _indexes(self) -> Indexes:
         pairs = zip(self.addresses, self.found, strict=True)
         indexed = (address for address, found in pairs if found is not None)
-        return Indexes(indexed, self.options, may_be_cut=self.tolerant)
+        return Indexes(indexed, self.options, may_be_cut=self.skip_damaged)
 
     def _read(self, plan: tuple[Segment, ...], seed: int, indexes: Indexes) -> ShardReading:
         return ShardReading(
@@ -155,7 +156,7 @@ class OpenShards:
             plan,
             indexes=indexes,
             shuffle=self.shuffle,
-            tolerant=self.tolerant,
+            skip_damaged=self.skip_damaged,
             seed=seed,
             options=self.options,
         )

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from odb_stream.config import World
 from odb_stream.sample import START, Drop, ReadingPosition, Record, Remaining, SampleRef
-from odb_stream.shards.ranges import Spans
+from odb_stream.shards.ranges import Ranges
 
 Opener = Callable[[Record], Mapping[str, Any] | Drop]
 """Turns a record into the fields of a sample, or drops it; picklable, runs in the workers."""
@@ -28,12 +28,12 @@ class Segment:
     offset: int = 0
     stop: int | None = None
     step: int = 1
-    keep: Spans | None = None
+    keep: Ranges | None = None
     source: int = 0
     epoch: int = 0
 
-    def spans(self, samples: int) -> Spans:
-        """The numbers that are read of a shard with so many samples, each ``step``-th of them apart."""
+    def ranges(self, samples: int) -> Ranges:
+        """The numbers to read from a shard of ``samples`` samples, before ``step`` picks every step-th of them."""
         return self.keep if self.keep is not None else ((self.start, samples if self.stop is None else self.stop),)
 
 

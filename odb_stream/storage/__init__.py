@@ -30,7 +30,7 @@ MOST_REQUESTS = 32
 Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """One address, brace list or glob, or several of them."""
 
-Item = TypeVar("Item")
+Work = TypeVar("Work")
 Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ def expand(urls: Urls, options: Storage = DEFAULT) -> tuple[str, ...]:
             raise ShardError(f"{log_name(pattern)}: no file matches; check the folder and the pattern")
         found.extend(pattern[: len(pattern) - len(path)] + match for match in matches)
     named.sort(key=numeric_order)
-    concurrently(functools.partial(size, options=options), named)
+    for_each(functools.partial(size, options=options), named)
     by_identity: dict[str, str] = {}
     for address in sorted(named + found, key=numeric_order):
         access, path = resolve(address, options)
@@ -140,16 +140,23 @@ def expand(urls: Urls, options: Storage = DEFAULT) -> tuple[str, ...]:
     return tuple(by_identity.values())
 
 
-def concurrently(request: Callable[[str], Result], addresses: Sequence[str]) -> list[Result]:
-    """What a request gives for each address, in order; up to ``MOST_REQUESTS`` to stores are on their way at once.
+def for_each(request: Callable[[str], Result], addresses: Sequence[str]) -> list[Result]:
+    """The results of a request for each address, in order; requests to stores run :func:`concurrently`.
 
-    Raises what the first of them raises.
+    A local disk answers in less time than a thread takes to start, so local files are asked one after another.
     """
-    if len(addresses) < 2 or not any(resolve(address)[0].concurrent for address in addresses):
-        return [request(address) for address in addresses]
-    pool = ThreadPoolExecutor(min(MOST_REQUESTS, len(addresses)), thread_name_prefix="odb_stream-requests")
+    slow = any(resolve(address)[0].concurrent for address in addresses)
+    return concurrently(request, addresses, most=MOST_REQUESTS if slow else 1)
+
+
+def concurrently(work: Callable[[Work], Result], items: Sequence[Work], *, most: int) -> list[Result]:
+    """The results of the work for each item, in order, by up to ``most`` threads. Raises the first item's error."""
+    threads = min(most, len(items))
+    if threads < 2:
+        return [work(item) for item in items]
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="odb_stream-requests")
     try:
-        return list(pool.map(request, addresses))
+        return list(pool.map(work, items))
     finally:
         pool.shutdown(cancel_futures=True)
 

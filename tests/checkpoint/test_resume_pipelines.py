@@ -9,7 +9,8 @@ from loader_data import Ready, jitter
 from resume_support import check_every_cut
 
 import odb_stream as odb
-from odb_stream.shards.index import build_index, write_index
+from odb_stream.shards.index import write_index
+from odb_stream.shards.reader import build_index
 from odb_stream.shards.writer import write_shards
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from PIL import ExifTags, Image
 
 import odb_stream as odb
 from odb_stream.shards.check import check_shard
-from odb_stream.shards.tar import read_samples
+from odb_stream.shards.reader import read_samples
 
 FOLDER = ROOT / "shards"
 SHARDS = sorted(FOLDER.glob("*/chat-*.tar"))

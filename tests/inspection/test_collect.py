@@ -10,7 +10,8 @@ from inspection_data import Items, drop_all, drop_fifth, fail_at_seven, pipeline
 import odb_stream as odb
 from odb_stream.inspection import inspect
 from odb_stream.inspection.collect import collect
-from odb_stream.shards.index import build_index, write_index
+from odb_stream.shards.index import write_index
+from odb_stream.shards.reader import build_index
 from odb_stream.shards.writer import write_shards
 
 sys.path.append(str(Path(__file__).parents[1] / "support"))

@@ -7,7 +7,8 @@ from make_tars import chat, chat_files, tar_bytes, write_tar_file
 
 from odb_stream.errors import ConfigError
 from odb_stream.shards.check import MOST_PROBLEMS, check_shard, check_shards
-from odb_stream.shards.index import build_index, index_address, write_index
+from odb_stream.shards.index import index_address, write_index
+from odb_stream.shards.reader import build_index
 
 
 def test_a_good_shard(tmp_path: Path) -> None:

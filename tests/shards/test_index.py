@@ -10,13 +10,12 @@ from make_tars import chat_files, write_tar_file
 from odb_stream.errors import ShardError
 from odb_stream.shards.index import (
     ShardIndex,
-    build_index,
     index_address,
     read_count,
     read_index,
     write_index,
 )
-from odb_stream.shards.tar import read_samples
+from odb_stream.shards.reader import build_index, read_samples
 
 
 @pytest.fixture

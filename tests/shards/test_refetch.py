@@ -1,7 +1,6 @@
 """Reading many samples again: the same as one by one, neighbours from one stream, far ones several at once."""
 
 import random
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +15,10 @@ from odb_stream import storage
 from odb_stream.config import World
 from odb_stream.errors import ShardError
 from odb_stream.sample import START, Record, SampleRef
-from odb_stream.shards import coalescing as stretches
-from odb_stream.shards import refetch as again
-from odb_stream.shards.index import build_index, index_address, write_index
-from odb_stream.shards.refetch import Place, places_together
+from odb_stream.shards import coalescing
+from odb_stream.shards.coalescing import coalesced_starts
+from odb_stream.shards.index import index_address, write_index
+from odb_stream.shards.reader import SampleStart, build_index
 from odb_stream.sources import shard_reading
 from odb_stream.sources.dataset import FromDataset
 from odb_stream.sources.shard_reading import ShardReading
@@ -33,7 +32,7 @@ KINDS = [(on_damage, indexed) for on_damage in ("error", "drop") for indexed in 
 def _small_scale() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_reading, "SHUFFLE_BLOCK", 4)
-        patch.setattr(stretches, "MOST_SKIPPED", 2048)
+        patch.setattr(coalescing, "MOST_SKIPPED", 2048)
         yield
 
 
@@ -124,23 +123,12 @@ def test_neighbours_come_from_one_stream_and_far_ones_from_another(
 
 
 def test_without_an_index_what_lies_in_between_counts_as_the_mean() -> None:
-    assert places_together([Place(0, 0), Place(9000, 1), Place(13000, 3)]) == [
-        [Place(0, 0), Place(9000, 1), Place(13000, 3)]
-    ]
-    assert places_together([Place(0, 0), Place(6144, 3)]) == [[Place(0, 0)], [Place(6144, 3)]]
-    assert places_together([Place(0, 7), Place(512, 7)]) == [[Place(0, 7), Place(512, 7)]]
-
-
-def test_at_most_eight_threads_read_at_once() -> None:
-    names = set()
-
-    def work(number: int) -> int:
-        names.add(threading.current_thread().name)
-        return -number
-
-    assert again.at_once(work, range(100)) == [-number for number in range(100)]
-    assert 1 <= len(names) <= 8
-    assert all("again" in name for name in names)
+    for starts, streams in (
+        ([(0, 0), (9000, 1), (13000, 3)], [[(0, 0), (9000, 1), (13000, 3)]]),
+        ([(0, 0), (6144, 3)], [[(0, 0)], [(6144, 3)]]),
+        ([(0, 7), (512, 7)], [[(0, 7), (512, 7)]]),
+    ):
+        assert coalesced_starts(SampleStart(*start) for start in starts) == streams
 
 
 @pytest.mark.parametrize(("on_damage", "indexed"), KINDS)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from make_tars import REPEATABLE, chat, write_chats
 
 from odb_stream.errors import ConfigError, ShardError
-from odb_stream.shards.index import build_index, write_index
-from odb_stream.shards.tar import read_samples
+from odb_stream.shards.index import write_index
+from odb_stream.shards.reader import build_index, read_samples
 from odb_stream.shards.writer import RawSample, WrittenShard, jsonl_samples, read_jsonl, write_shards
 
 

@@ -16,8 +16,10 @@ from odb_stream.config import World
 from odb_stream.errors import ConfigError, ShardError
 from odb_stream.loader.startup import plan_in_words
 from odb_stream.sample import Drop, Record
-from odb_stream.shards import salvage
-from odb_stream.shards.index import build_index, index_address, write_index
+from odb_stream.shards import index as index_module
+from odb_stream.shards import split_samples
+from odb_stream.shards.index import index_address, write_index
+from odb_stream.shards.reader import build_index
 from odb_stream.shards.writer import write_shards
 from odb_stream.sources import shard_reading
 from odb_stream.sources.shard_reading import ShardReading
@@ -29,7 +31,7 @@ from odb_stream.storage.options import Storage
 def _small_blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_reading, "SHUFFLE_BLOCK", 4)
-        patch.setattr(salvage, "HELD_BACK", 3)
+        patch.setattr(split_samples, "HELD_BACK", 3)
         yield
 
 
@@ -218,13 +220,13 @@ def test_an_index_is_read_once_in_a_pass(tmp_path: Path, monkeypatch: pytest.Mon
     for number in range(3):
         shard_of(tmp_path, number, 8, indexed=True)
     read: list[str] = []
-    read_index = shard_reading.read_index
+    read_index = index_module.read_index
 
     def watch(address: str, options: Storage, *, may_be_cut: bool) -> object:
         read.append(address)
         return read_index(address, options, may_be_cut=may_be_cut)
 
-    monkeypatch.setattr(shard_reading, "read_index", watch)
+    monkeypatch.setattr(index_module, "read_index", watch)
     source = Shards(f"{tmp_path}/part-*.tar")
     for rank in range(2):
         list(source.reading(World(rank, 2), seed=5, epoch=0).records())

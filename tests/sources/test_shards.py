@@ -15,7 +15,8 @@ from odb_stream import storage
 from odb_stream.config import World
 from odb_stream.errors import ConfigError, ShardError, StateError
 from odb_stream.sample import START, Position, SampleRef
-from odb_stream.shards.index import build_index, index_address, write_index
+from odb_stream.shards.index import index_address, write_index
+from odb_stream.shards.reader import build_index
 from odb_stream.sources import shard_reading
 from odb_stream.sources.shards import ShardReading, Shards
 from odb_stream.sources.source import Reading, Source
@@ -215,5 +216,5 @@ def test_positions_and_references_of_other_shards_are_refused(tmp_path: Path) ->
 @pytest.mark.parametrize("indexed", [True, False])
 def test_an_empty_shard_is_an_error_that_names_it(tmp_path: Path, indexed: bool) -> None:
     source = Shards(write_counts(tmp_path, [3, 0], indexed=indexed), shuffle=False)
-    with pytest.raises(ShardError, match=r"part-1\.tar: the shard holds no sample; leave it out"):
+    with pytest.raises(ShardError, match=r"part-1\.tar, byte offset 0: the shard holds no sample"):
         list(source.reading(World(), seed=0, epoch=0).records())

@@ -1,6 +1,7 @@
 """Addresses: brace lists, globs and lists, what is refused, and files that appear whole or not at all."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,18 @@ def test_find_takes_the_folder_as_it_stands(tmp_path: Path) -> None:
     touch(folder, "s-10.tar", "s-9.tar", "t.tar")
     assert storage.find(str(folder), "s-*.tar") == [f"{folder}/s-9.tar", f"{folder}/s-10.tar"]
     assert storage.find(f"{tmp_path}/none", "*") == []
+
+
+def test_work_is_done_in_order_by_no_more_threads_than_allowed() -> None:
+    names = set()
+
+    def work(number: int) -> int:
+        names.add(threading.current_thread().name)
+        return -number
+
+    assert storage.concurrently(work, range(100), most=8) == [-number for number in range(100)]
+    assert 1 <= len(names) <= 8
+    assert all("odb_stream-requests" in name for name in names)
+    names.clear()
+    storage.concurrently(work, range(100), most=1)
+    assert names == {threading.current_thread().name}

@@ -14,7 +14,7 @@ from storage_support import make_shard, nothing_fetches
 from odb_stream import storage
 from odb_stream.errors import ConfigError, ShardError
 from odb_stream.shards import index
-from odb_stream.shards.tar import read_samples
+from odb_stream.shards.reader import build_index, read_samples
 from odb_stream.shards.writer import write_shards
 from odb_stream.storage.options import Storage
 
@@ -227,7 +227,7 @@ def test_shards_and_sidecars_in_a_bucket(full: Storage) -> None:
     assert index.read_counts(addresses, full) == [None] * 3
     assert index.read_index(addresses[0], full) is None
     for address in addresses[:2]:
-        index.write_index(address, index.build_index(address, full), full)
+        index.write_index(address, build_index(address, full), full)
     assert index.read_counts(addresses, full) == [10, 10, None]
     assert storage.expand(f"{ROOT}/set/*", full) == addresses
     found = index.read_index(addresses[1], full)
@@ -250,7 +250,7 @@ def test_a_shard_with_an_index_in_a_bucket_is_read_as_from_disk(full: Storage, t
 
 def test_many_shards_are_asked_for_at_once(s3: S3Server, full: Storage) -> None:
     addresses = [f"{ROOT}/many/s-{number:04d}.tar" for number in range(300)]
-    storage.concurrently(lambda address: storage.write_atomic(address, b"x", full), addresses)
+    storage.for_each(lambda address: storage.write_atomic(address, b"x", full), addresses)
     assert storage.expand(f"{ROOT}/many/s-{{0000..0299}}.tar", full) == tuple(addresses)
     assert index.read_counts(addresses, full) == [None] * 300
     storage.remove(addresses[7], full)

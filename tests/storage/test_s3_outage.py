@@ -15,8 +15,8 @@ from storage_support import make_shard, nothing_fetches
 import odb_stream as odb
 from odb_stream import storage
 from odb_stream.errors import ShardError
-from odb_stream.shards.index import build_index, write_index
-from odb_stream.shards.tar import read_samples
+from odb_stream.shards.index import write_index
+from odb_stream.shards.reader import build_index, read_samples
 
 ROOT = f"s3://{BUCKET}"
 SMALL = 64 * 1024

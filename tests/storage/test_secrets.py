@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import pytest
 from http_server import Fault, FaultyServer
+from make_tars import read_one
 from storage_support import make_shard
 
 from odb_stream import storage
 from odb_stream.errors import ConfigError, OdbStreamError, ShardError
 from odb_stream.shards import index
-from odb_stream.shards.tar import read_sample, read_samples
+from odb_stream.shards.reader import read_samples
 from odb_stream.storage.options import Storage
 
 SECRETS = ("hidden-user", "hidden-password", "hidden-signature", "hidden-key-id", "hidden-secret", "hidden-token")
@@ -175,5 +176,5 @@ def test_one_sample_is_one_ranged_request(http: FaultyServer, address: str) -> N
     last = list(read_samples(address, options=options))[-1]
     assert len(http.seen) == 1
     http.seen.clear()
-    assert read_sample(address, offset=last.offset, index=last.index, options=options) == last
+    assert read_one(address, last.offset, last.index, options) == last
     assert [(seen.method, seen.headers.get("range")) for seen in http.seen] == [("GET", f"bytes={last.offset}-")]

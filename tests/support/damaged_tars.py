@@ -9,9 +9,10 @@ from typing import Literal
 from hypothesis import strategies as st
 from make_tars import BLOCK, tar_bytes
 
-from odb_stream.shards.tar.byte_cursor import Tape
+from odb_stream.shards.reader import grouped
+from odb_stream.shards.tar.byte_cursor import ByteCursor
 from odb_stream.shards.tar.faults import Fault
-from odb_stream.shards.tar.grouping import Grouping, Item
+from odb_stream.shards.tar.grouping import Item
 from odb_stream.shards.tar.walk import walk
 
 Part = Literal["header", "name", "data", "padding", "end"]
@@ -90,10 +91,9 @@ def part_of(whole: bytes, at: int) -> tuple[Part, int]:
 
 def read_tolerantly(data: bytes) -> list[Item]:
     """All samples of a shard, whole and lost, without an index and without looking for halves."""
-    tape = Tape("shard", io.BytesIO(data), 0)
-    return list(Grouping(tape, 0, lambda fault: fault.drop("shard")).items(walk(tape)))
+    return list(grouped(ByteCursor("shard", io.BytesIO(data), 0), 0, lambda fault: fault.drop("shard")))
 
 
 def faults_of(data: bytes) -> list[Fault]:
     """Every fault that a walk over a shard meets."""
-    return [event for event in walk(Tape("shard", io.BytesIO(data), 0)) if isinstance(event, Fault)]
+    return [event for event in walk(ByteCursor("shard", io.BytesIO(data), 0)) if isinstance(event, Fault)]

@@ -8,8 +8,11 @@ from pathlib import Path
 
 from hypothesis import settings
 
-from odb_stream.shards.index import build_index, write_index
+from odb_stream.shards.index import write_index
+from odb_stream.shards.reader import SampleStart, build_index, read_starts
+from odb_stream.shards.tar.grouping import Item
 from odb_stream.shards.writer import write_shards
+from odb_stream.storage.options import DEFAULT, Storage
 
 BLOCK = 512
 
@@ -32,6 +35,12 @@ def write_tar_file(path: Path, files: Iterable[tuple[str, bytes]], tar_format: i
     """Write :func:`tar_bytes` to a file; returns its address."""
     path.write_bytes(tar_bytes(files, tar_format))
     return str(path)
+
+
+def read_one(address: str, offset: int, number: int, options: Storage = DEFAULT) -> Item:
+    """The one sample that starts at a byte offset."""
+    (sample,) = read_starts(address, [SampleStart(offset, number)], options)
+    return sample
 
 
 def chat(text: str) -> bytes:

@@ -7,7 +7,8 @@ import numpy as np
 
 import odb_stream as odb
 from odb_stream.sample import Sample
-from odb_stream.shards.index import build_index, write_index
+from odb_stream.shards.index import write_index
+from odb_stream.shards.reader import build_index
 from odb_stream.shards.writer import write_shards
 
 

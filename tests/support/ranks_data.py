@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from odb_stream import Drop
-from odb_stream.shards.index import build_index, write_index
+from odb_stream.shards.index import write_index
+from odb_stream.shards.reader import build_index
 
 VOCABULARY = 64
 IGNORED = -100

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from odb_stream.config import World
 from odb_stream.sample import START, ReadingPosition, Record, Remaining, position_from, position_state
-from odb_stream.sources.remaining import normalised, of_held
+from odb_stream.sources.remaining import normalised, rows_of_held
 from odb_stream.sources.source import OpenSource, Reading
 
 
@@ -23,7 +23,7 @@ class Identity(NamedTuple):
 
 def identity(record: Record) -> Identity:
     """A record's identity; the owner rank of a dataset's item is none of it."""
-    (row,) = of_held([(record.ref, record.epoch)])
+    (row,) = rows_of_held([(record.ref, record.epoch)])
     return Identity(*row[:4])
 
 
@@ -64,7 +64,7 @@ def stop(readings: Sequence[Reading], data: st.DataObject) -> Stop:
         cut = data.draw(st.integers(0, len(records)))
         held = data.draw(st.sets(st.integers(0, cut - 1), max_size=5)) if cut else set()
         rows += reading.remaining(after(records, cut))
-        rows += of_held((records[place].ref, records[place].epoch) for place in held)
+        rows += rows_of_held((records[place].ref, records[place].epoch) for place in held)
         emitted.update(identity(record) for place, record in enumerate(records[:cut]) if place not in held)
     return Stop(emitted, normalised(rows))
 

@@ -27,7 +27,8 @@ import odb_stream as odb
 from odb_stream import stages
 from odb_stream.prepare.records import prepare_for
 from odb_stream.sample import Record, SampleRef
-from odb_stream.shards.index import build_index, write_index
+from odb_stream.shards.index import write_index
+from odb_stream.shards.reader import build_index
 from odb_stream.shards.writer import write_shards
 
 TOKENIZER = Path(__file__).resolve().parents[2] / "shards" / "demo" / "tokenizer"

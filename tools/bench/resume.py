@@ -22,7 +22,8 @@ import numpy as np
 import odb_stream as odb
 from odb_stream.checkpoint.state import RoundState
 from odb_stream.nodes import align
-from odb_stream.shards.index import build_index, write_index
+from odb_stream.shards.index import write_index
+from odb_stream.shards.reader import build_index
 from odb_stream.shards.writer import write_shards
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "pipelines"))

@@ -35,7 +35,7 @@ import webdataset
 from webdataset.tariterators import group_by_keys, tar_file_iterator
 
 from odb_stream import storage
-from odb_stream.shards.tar import read_sample, read_samples
+from odb_stream.shards.reader import SampleStart, read_samples, read_starts
 from odb_stream.storage.options import Storage
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
@@ -133,7 +133,7 @@ def requests_for_the_last_sample(options: Storage) -> list[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
         through = replace(options, endpoint=f"http://127.0.0.1:{proxy.server_port}")
-        assert read_sample(ADDRESS, offset=last.offset, index=last.index, options=through) == last
+        assert list(read_starts(ADDRESS, [SampleStart(last.offset, last.index)], through)) == [last]
         proxy.shutdown()
     return noted
 

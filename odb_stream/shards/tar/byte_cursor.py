@@ -1,4 +1,4 @@
-"""A shard's bytes in one pass, with the place: exact reads from a stream that only goes forward."""
+"""A shard's bytes in one pass, with their offset: exact reads from a stream that only goes forward."""
 
 from typing import BinaryIO
 
@@ -9,11 +9,11 @@ MOST_AT_ONCE = 16 * MEBIBYTE
 """Bytes of one read: a damaged size must not ask for memory that the file cannot fill."""
 
 
-class Tape:
-    """The bytes of a shard from byte ``start`` on; ``at`` is the place of the next one.
+class ByteCursor:
+    """Reads the bytes of a shard from byte ``start`` on; ``at`` is the offset of the next byte.
 
-    ``name`` is the shard's address, fit for messages. Where ``limit`` is set, reading ends there as at a file's end;
-    to read part after part, set both anew.
+    ``name`` is the shard's address, fit for messages. At ``limit``, where there is one, reading ends as at the end of
+    the file; :meth:`enter` moves on to another part.
     """
 
     def __init__(self, name: str, stream: BinaryIO, start: int) -> None:
@@ -38,12 +38,18 @@ class Tape:
         self.at += len(data)
         return data
 
-    def advance(self, place: int) -> bool:
-        """Go forward to a place; False where the end comes first."""
-        while self.at < place:
-            if not self.read(min(place - self.at, MEBIBYTE)):
+    def advance(self, offset: int) -> bool:
+        """Move forward to a byte offset; False where the end comes first."""
+        while self.at < offset:
+            if not self.read(min(offset - self.at, MEBIBYTE)):
                 return False
         return True
+
+    def enter(self, offset: int, limit: int | None) -> None:
+        """Move forward to the part that begins at ``offset`` and ends at ``limit``, or at the end of the file."""
+        self.limit = None
+        self.advance(offset)
+        self.start, self.limit = offset, limit
 
     def _pull(self, size: int) -> bytes:
         try:

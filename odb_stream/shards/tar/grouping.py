@@ -4,7 +4,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 
 from odb_stream.sample import Drop
-from odb_stream.shards.tar.byte_cursor import Tape
+from odb_stream.shards.tar.byte_cursor import ByteCursor
 from odb_stream.shards.tar.faults import Fault, OnFault, damaged
 from odb_stream.shards.tar.headers import Entry
 from odb_stream.shards.tar.names import Member, member_of
@@ -67,8 +67,8 @@ class Grouping:
         a.json  FAULT  a.jpg  b.json  b.jpg             lost: a                                     whole: b
     """
 
-    def __init__(self, tape: Tape, index: int, on_fault: OnFault) -> None:
-        self._tape = tape
+    def __init__(self, cursor: ByteCursor, index: int, on_fault: OnFault) -> None:
+        self._cursor = cursor
         self._index = index
         self._on_fault = on_fault
         self._open: _Open | None = None
@@ -132,7 +132,7 @@ class Grouping:
             what = f"member {entry.name!r} of key {member.key!r} is there twice"
             fault = Fault("repeated_member", entry.offset, what, "give each member of a key its own extension")
         if fault is None:
-            group.members[member.extension] = self._tape.read(entry.size)
+            group.members[member.extension] = self._cursor.read(entry.size)
         else:
             drop = self._on_fault(fault)
             group.drop = group.drop or drop

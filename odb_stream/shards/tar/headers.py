@@ -4,7 +4,7 @@ import tarfile
 from typing import NamedTuple
 
 from odb_stream.config import MEBIBYTE
-from odb_stream.shards.tar.byte_cursor import Tape
+from odb_stream.shards.tar.byte_cursor import ByteCursor
 from odb_stream.shards.tar.faults import Fault
 
 BLOCK = tarfile.BLOCKSIZE
@@ -53,9 +53,9 @@ class _Named(NamedTuple):
     size: int | None = None
 
 
-def read_entry(tape: Tape, block: bytes) -> Entry | Fault:
-    """The entry whose first header block was just read from the tape."""
-    offset = tape.at - len(block)
+def read_entry(cursor: ByteCursor, block: bytes) -> Entry | Fault:
+    """The entry whose first header block was just read from the cursor."""
+    offset = cursor.at - len(block)
     named = _Named()
     corrupt: Fault | None = None
     while True:
@@ -65,24 +65,24 @@ def read_entry(tape: Tape, block: bytes) -> Entry | Fault:
             return corrupt or Fault("damaged_tar", offset, what)
         if info.type not in _EXTENDED:
             break
-        text = tape.read(_padded(info.size)) if info.size <= _LONGEST_EXTENDED else b""
+        text = cursor.read(_padded(info.size)) if info.size <= _LONGEST_EXTENDED else b""
         if len(text) < info.size:
             return Fault("damaged_tar", offset, "the tar is cut in an extended header, or that header is corrupt")
         try:
             named = _extended(info.type, text[: info.size], named)
         except ValueError as error:
             corrupt = Fault("damaged_tar", offset, f"an extended header is corrupt ({error})")
-        block = tape.read(BLOCK)
+        block = cursor.read(BLOCK)
     size = info.size if named.size is None else named.size
     if info.size not in (0, size):
         corrupt = corrupt or Fault("damaged_tar", offset, f"two headers of {info.name!r} give it different sizes")
-    end = tape.at + (0 if info.type in _WITHOUT_DATA else _padded(size))
+    end = cursor.at + (0 if info.type in _WITHOUT_DATA else _padded(size))
     name = info.name if named.name is None else named.name
     if info.type == tarfile.GNUTYPE_SPARSE:
         corrupt = _sparse(name, offset)
     if corrupt is not None:
         # Its own name and size may be wrong: it belongs to what is damaged.
-        tape.advance(end)
+        cursor.advance(end)
         return corrupt
     return Entry(name.removeprefix("./"), info.type, offset, size, end, named.name is not None)
 
@@ -92,7 +92,7 @@ def is_header(block: bytes) -> bool:
     return _parsed(block) is not None
 
 
-def find_header(tape: Tape, block: bytes, before: bytes | None = None) -> tuple[bytes, bool]:
+def find_header(cursor: ByteCursor, block: bytes, before: bytes | None = None) -> tuple[bytes, bool]:
     """From this block on, the next one that is a tar header; empty at the end.
 
     ``before`` is the block before it, where that was not the first of the damage. Also tells whether the header may
@@ -102,7 +102,7 @@ def find_header(tape: Tape, block: bytes, before: bytes | None = None) -> tuple[
         if block[_MAGIC] == b"ustar" and is_header(block):
             return block, _may_lack_a_name(block, before)
         before = block
-        block = tape.read(BLOCK)
+        block = cursor.read(BLOCK)
     return b"", False
 
 

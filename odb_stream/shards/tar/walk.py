@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Generator
 
-from odb_stream.shards.tar.byte_cursor import Tape
+from odb_stream.shards.tar.byte_cursor import ByteCursor
 from odb_stream.shards.tar.faults import REPAIR, Fault
 from odb_stream.shards.tar.headers import BLOCK, Entry, find_header, is_header, read_entry
 
@@ -18,29 +18,29 @@ _COMPRESSED = {
 logger = logging.getLogger(__name__)
 
 
-def walk(tape: Tape, *, to_end: bool = True) -> Generator[Entry | Fault, None, None]:
+def walk(cursor: ByteCursor, *, to_end: bool = True) -> Generator[Entry | Fault, None, None]:
     """The files of an archive and its faults, in order; links are logged and left out, folders left out.
 
-    The data of a file can be read from the tape before the next item is asked for. Who goes on after a fault gets the
+    The data of a file can be read from the cursor before the next item is asked for. Who goes on after a fault gets the
     files from the next tar header on that can be found. Without ``to_end`` the walk ends at the first empty block and
-    does not look whether the archive ends there properly; with a limit on the tape it may also end at the limit.
+    does not look whether the archive ends there properly; with a limit on the cursor it may also end at the limit.
     """
-    block, doubtful = tape.read(BLOCK), False
+    block, doubtful = cursor.read(BLOCK), False
     while True:
         if not block.strip(b"\0"):
-            if (block and not to_end) or (not block and tape.at == tape.limit):
+            if (block and not to_end) or (not block and cursor.at == cursor.limit):
                 return
-            fault, block, doubtful = _at_empty_block(tape, block)
+            fault, block, doubtful = _at_empty_block(cursor, block)
             if fault is not None:
                 yield fault
             if not block:
                 return
-        item = read_entry(tape, block)
+        item = read_entry(cursor, block)
         if isinstance(item, Fault):
-            yield _first_fault(tape, block, item) if item.offset == tape.start and not is_header(block) else item
+            yield _first_fault(cursor, block, item) if item.offset == cursor.start and not is_header(block) else item
             if item.offset == 0 and _compression(block):
                 return
-            block, doubtful = find_header(tape, tape.read(BLOCK))
+            block, doubtful = find_header(cursor, cursor.read(BLOCK))
             if not block:
                 return
             continue
@@ -48,31 +48,31 @@ def walk(tape: Tape, *, to_end: bool = True) -> Generator[Entry | Fault, None, N
             yield item._replace(doubtful=doubtful) if doubtful else item
             doubtful = False
         elif item.link:
-            _tell_of_link(tape, item)
-        if not tape.advance(item.end):
+            _tell_of_link(cursor, item)
+        if not cursor.advance(item.end):
             yield Fault("damaged_tar", item.offset, f"the data of member {item.name!r} is cut")
             return
-        block = tape.read(BLOCK)
+        block = cursor.read(BLOCK)
 
 
-def _at_empty_block(tape: Tape, block: bytes) -> tuple[Fault | None, bytes, bool]:
+def _at_empty_block(cursor: ByteCursor, block: bytes) -> tuple[Fault | None, bytes, bool]:
     """What is wrong with an archive that ends here, with the next header after it, if any, as of ``find_header``.
 
     A proper end is two blocks of zeros, and nothing but zeros after them.
     """
-    offset = tape.at - len(block)
-    if not block and offset == tape.start == 0:
+    offset = cursor.at - len(block)
+    if not block and offset == cursor.start == 0:
         return Fault("unreadable_shard", 0, "the file is empty"), b"", False
     empty = 0
     while block and not block.strip(b"\0"):
         empty += len(block)
         before = block
-        block = tape.read(BLOCK)
+        block = cursor.read(BLOCK)
     if block:
         way_out = "write one tar of the parts (tars cannot be joined by cat), or the shard again"
         fault = Fault("damaged_tar", offset, "data follows the first end block of the tar", way_out)
-        return fault, *find_header(tape, block, before if empty > BLOCK else None)
-    if empty >= 2 * BLOCK or tape.at == tape.limit:
+        return fault, *find_header(cursor, block, before if empty > BLOCK else None)
+    if empty >= 2 * BLOCK or cursor.at == cursor.limit:
         return None, b"", False
     way_out = "it was cut, or its writer did not finish: copy or write the shard again"
     # The first end block is there: whatever is missing, it is no member.
@@ -80,9 +80,9 @@ def _at_empty_block(tape: Tape, block: bytes) -> tuple[Fault | None, bytes, bool
     return Fault("damaged_tar", offset, "the tar lacks its two end blocks", way_out, complete), b"", False
 
 
-def _first_fault(tape: Tape, block: bytes, fault: Fault) -> Fault:
+def _first_fault(cursor: ByteCursor, block: bytes, fault: Fault) -> Fault:
     """The fault of a block that is no header where reading begins, in words that fit the place."""
-    if tape.start:
+    if cursor.start:
         way_out = f"{fault.way_out}, or its index if it was changed"
         return fault._replace(what="no tar header here", way_out=way_out)
     if name := _compression(block):
@@ -92,10 +92,10 @@ def _first_fault(tape: Tape, block: bytes, fault: Fault) -> Fault:
     return fault._replace(what="not a tar file, or its first header is damaged", way_out=way_out)
 
 
-def _tell_of_link(tape: Tape, entry: Entry) -> None:
+def _tell_of_link(cursor: ByteCursor, entry: Entry) -> None:
     logger.warning(
         "%s, byte offset %d: member %r is a link and is left out; write the file itself into the shard",
-        tape.name,
+        cursor.name,
         entry.offset,
         entry.name,
     )

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from damaged_tars import faults_of, read_tolerantly
-from make_tars import BLOCK, tar_bytes
+from make_tars import BLOCK, read_one, tar_bytes
 
 from odb_stream.errors import ShardError
-from odb_stream.shards.tar import read_sample, read_samples
-from odb_stream.shards.tar.byte_cursor import MOST_AT_ONCE, Tape
+from odb_stream.shards.reader import read_samples
+from odb_stream.shards.tar.byte_cursor import MOST_AT_ONCE, ByteCursor
 from odb_stream.shards.tar.grouping import TarSample
 from odb_stream.shards.tar.headers import Entry
 from odb_stream.shards.tar.walk import walk
@@ -22,7 +22,7 @@ NAMES = ["a.json", "dir.v1/b.0.jpg", "é/ü.txt", "d" * 90 + "/" + "n" * 60 + ".
 
 
 def entries(data: bytes) -> list[Entry]:
-    return [event for event in walk(Tape("shard", io.BytesIO(data), 0)) if isinstance(event, Entry)]
+    return [event for event in walk(ByteCursor("shard", io.BytesIO(data), 0)) if isinstance(event, Entry)]
 
 
 @pytest.mark.parametrize("tar_format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -148,7 +148,8 @@ def test_one_sample_is_read_to_the_next_header_and_no_further(tmp_path: Path, mo
     data = tar_bytes([("a.json", b"x" * 5000), ("a.txt", b"y" * 3000), ("b.txt", b"z" * 50_000)])
     stream = Counting(data)
     monkeypatch.setattr("odb_stream.storage.open_stream", lambda *args: stream)
-    sample = read_sample("a.tar", offset=0, index=7)
+    sample = read_one("a.tar", 0, 7)
+    assert isinstance(sample, TarSample)
     assert {name: len(text) for name, text in sample.members.items()} == {"json": 5000, "txt": 3000}
     assert stream.taken == sample.end + BLOCK
 
@@ -156,10 +157,10 @@ def test_one_sample_is_read_to_the_next_header_and_no_further(tmp_path: Path, mo
 def test_one_sample_is_whole_only_where_something_follows_it(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(WHOLE[: 3 * BLOCK])
-    assert read_sample(str(path), offset=0, index=0).key == "a"
+    assert isinstance(read_one(str(path), 0, 0), TarSample)
     path.write_bytes(WHOLE[: 2 * BLOCK])
     with pytest.raises(ShardError, match="lacks its two end blocks"):
-        read_sample(str(path), offset=0, index=0)
+        read_one(str(path), 0, 0)
 
 
 def test_a_size_beyond_the_file_asks_for_no_more_memory_than_the_file_fills() -> None:
@@ -172,8 +173,8 @@ def test_a_size_beyond_the_file_asks_for_no_more_memory_than_the_file_fills() ->
 
     info = tarfile.TarInfo("a.json")
     info.size = 1 << 50
-    tape = Tape("shard", Watched(info.tobuf(tarfile.GNU_FORMAT) + b"x" * 100), 0)
-    for event in walk(tape):
+    cursor = ByteCursor("shard", Watched(info.tobuf(tarfile.GNU_FORMAT) + b"x" * 100), 0)
+    for event in walk(cursor):
         if isinstance(event, Entry):
-            assert len(tape.read(event.size)) == 100
+            assert len(cursor.read(event.size)) == 100
     assert max(asked) <= MOST_AT_ONCE

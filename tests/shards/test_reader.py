@@ -9,10 +9,12 @@ import pytest
 import webdataset
 from hypothesis import given
 from hypothesis import strategies as st
-from make_tars import BLOCK, REPEATABLE, chat_files, tar_bytes, write_tar_file
+from make_tars import BLOCK, REPEATABLE, chat_files, read_one, tar_bytes, write_tar_file
 
 from odb_stream.errors import ShardError
-from odb_stream.shards.tar import TarSample, read_sample, read_samples, split_name
+from odb_stream.shards.reader import read_samples
+from odb_stream.shards.tar.grouping import TarSample
+from odb_stream.shards.tar.names import split_name
 
 FILES = [
     ("a.json", b"{}"),
@@ -53,17 +55,17 @@ def test_reading_begins_at_any_sample(tmp_path: Path, tar_format: int) -> None:
     assert [sample.key for sample in samples] == ["a", "dir.v1/b", long, "z"]
     for sample in samples:
         rest = samples[sample.index :]
-        assert list(read_samples(address, offset=sample.offset, index=sample.index)) == rest
-        assert list(read_samples(address, offset=sample.end, index=sample.index + 1)) == rest[1:]
-        assert read_sample(address, offset=sample.offset, index=sample.index) == sample
+        assert list(read_samples(address, offset=sample.offset, number=sample.index)) == rest
+        assert list(read_samples(address, offset=sample.end, number=sample.index + 1)) == rest[1:]
+        assert read_one(address, sample.offset, sample.index) == sample
     with pytest.raises(ShardError, match="no sample starts here"):
-        read_sample(address, offset=samples[-1].end, index=4)
+        read_one(address, samples[-1].end, 4)
 
 
 def test_reading_again_wants_the_first_header_of_a_sample(tmp_path: Path) -> None:
     address = write_tar_file(tmp_path / "a.tar", FILES)
     with pytest.raises(ShardError, match=r"byte offset 512: no tar header here"):
-        read_sample(address, offset=BLOCK, index=0)
+        read_one(address, BLOCK, 0)
 
 
 def test_folders_and_links_are_left_out_and_links_are_reported(
