@@ -8,7 +8,7 @@ that were formed before: the time is that of deciding and delivering, not of pla
 - ``ranks_8``: rank 0 of 8 in a whole epoch (steady rounds of 32 groups, then a drain with uneven ranks, and the last
   round). The answers are recorded from a run of all eight programs.
 - ``ranks_1024``: one rank of 1,024 in steady rounds of 128 groups and in rounds of a drain, made up from seeded costs.
-- ``waiting``: how long a training loop of 20 ms a step waited, in two real processes (``waiting.py``).
+- ``waiting``: how long a training loop of 20 ms a step waited, in two real processes (``step_waits.py``).
 
 Bytes are what a rank contributes to the gathers, a step; it receives that times the number of ranks.
 """
@@ -21,7 +21,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
-from waiting import waiting
+from step_waits import waiting
 
 from odb_stream.batching.cost import Footprint, Size
 from odb_stream.batching.events import Deliver, Event, Exchange

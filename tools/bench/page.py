@@ -61,7 +61,7 @@ Each of these programs measures one thing; the pages in the table state the resu
 | program | what it measures |
 |---|---|
 | `tools/bench/alignment.py` | the cost of agreeing on steps, per rank ([protocol.md](protocol.md)) |
-| `tools/bench/waiting.py` | how long a training loop waits for its next step |
+| `tools/bench/step_waits.py` | how long a training loop waits for its next step |
 | `tools/bench/learning_rate.py` | rules for the learning rate with uneven batches ([trainers.md](trainers.md)) |
 | `tools/bench/resume.py` | the cost of a state, and of the first batch after a load ([resume.md](resume.md)) |
 | `tools/bench/storage.py` | reading from an object store |

@@ -1,6 +1,6 @@
 """How long a training loop waits for its next step: real processes on the loopback, real Loaders, 20 ms a step.
 
-    python tools/bench/waiting.py
+    python tools/bench/step_waits.py
 
 Prints one JSON object, the figures of the rank that waited most. ``alignment.py`` prints it too.
 """
