@@ -1,1 +1,1 @@
-"""How ranks exchange what they must agree on: transports, the signs of life between ranks, and peers on a mesh."""
+"""How ranks exchange what they must agree on: transports, the signs of life between ranks, and processes of a mesh."""

@@ -1,23 +1,32 @@
-"""Tells who is alive: a thread that counts in the group's store, reads the others' counts and listens for ends."""
+"""Knows who is alive: a thread that counts up in the group's store, reads the others' counts and listens for deaths."""
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 
-from odb_stream.ranks.liveness import HUB, Lifelines
-from odb_stream.ranks.peer_events import News
+from odb_stream.ranks.liveness import HUB, Liveness
+from odb_stream.ranks.peer_events import PeerEvent
 from odb_stream.ranks.rendezvous import Rendezvous, StoreClient
 
 MOST_SECONDS = 2.0
+"""The most that counts between two readings of the clock; a running heartbeat reads it about once a second."""
+
 RANKS_A_BEAT = 64
-NEWS_KEY = "news"
+"""A rank reads all counts once in so many beats as this goes into the number of ranks, so that the load on the store
+grows with the number of ranks and not with its square."""
+
+READS_A_TIMEOUT = 4
+"""However many the ranks, all counts are read at least so often within the timeout, or its length would mean little."""
+
+EVENT_KEY = "event"
 
 
 class RunningClock:
     """Seconds that this process ran, as seen by the threads that read the clock.
 
-    A process that was stopped (a signal, a suspended job or machine) must not take its own pause for the silence of
-    others: between two readings at most ``MOST_SECONDS`` pass.
+    A process that was stopped (by a signal, with a suspended job or machine) must not take its own pause for the
+    silence of others: between two readings at most ``MOST_SECONDS`` pass.
     """
 
     def __init__(self) -> None:
@@ -35,14 +44,17 @@ class RunningClock:
 
 
 class Ages:
-    """For each rank, how long ago its count last changed. Pure: times are the caller's."""
+    """For each rank, how long ago its count last changed. Pure: the caller brings the times.
+
+    Counts carry no times, so the clocks of different hosts are never compared.
+    """
 
     def __init__(self, size: int, now: float) -> None:
         self._counts = [b""] * size
         self._changed = [now] * size
 
     def record(self, counts: Sequence[bytes], now: float) -> None:
-        """Take the counts of all ranks, asked for at ``now``."""
+        """Take the counts of all ranks, as requested at ``now``."""
         for rank, count in enumerate(counts):
             if count != self._counts[rank]:
                 self._counts[rank], self._changed[rank] = count, now
@@ -54,156 +66,177 @@ class Ages:
 
 
 class Heartbeat:
-    """One rank's heartbeat: a key of the store that each rank counts up in, or in which its end stands.
+    """One rank's heartbeat. Each rank has a key in the store, in which it counts up or writes the event that ended it.
 
-    ``news`` is the first event that ended the work in common, the same on all ranks; after that there is nothing to
-    beat for. ``gone`` holds the news about each rank that takes no part any more. ``lost`` is the error with which the
-    store was lost, at ``lost_at`` by ``clock``. ``waiting`` is set by the thread that waits for other ranks: silence
-    only matters while one waits. It also sets ``cause``, the news for which this rank gave up.
+    ``first`` is the event that ended the common work, the same on all ranks; after it there is nothing to beat for.
+    ``gone`` holds the event of each rank that no longer takes part. ``lost`` is the error with which the store was
+    lost, at ``lost_at`` by ``clock``. ``is_waiting`` is true while a thread waits for other ranks, in
+    ``while_waiting``: only then does silence matter.
     """
 
     def __init__(
         self,
         store: StoreClient,
-        lines: Lifelines,
+        liveness: Liveness,
         rendezvous: Rendezvous,
         *,
         rank: int,
         size: int,
         interval: float,
         timeout: float,
+        clock: RunningClock | None = None,
     ) -> None:
-        self._store, self._lines, self._rendezvous = store, lines, rendezvous
+        self._store, self._liveness, self._rendezvous = store, liveness, rendezvous
         self._rank = rank
         self._interval, self._timeout = interval, timeout
         self._beats = [f"beat/{other}" for other in range(size)]
-        # With many ranks the store has better things to do than to tell everybody of everybody each second.
-        self._read_every = max(1, min(size // RANKS_A_BEAT, int(timeout / (4 * interval))))
-        self.clock = RunningClock()
+        self._read_every = max(1, min(size // RANKS_A_BEAT, int(timeout / (READS_A_TIMEOUT * interval))))
+        self.clock = clock or RunningClock()
         self._ages = Ages(size, self.clock.now())
         self._count = 0
         self._complete = False
         self._answered = self.clock.now()
-        self.waiting = False
-        self.cause: News | None = None
-        self.news: News | None = None
-        self.gone: dict[int, News] = {}
+        self.is_waiting = False
+        self._cause: PeerEvent | None = None
+        self.first: PeerEvent | None = None
+        self.gone: dict[int, PeerEvent] = {}
         self.lost: RuntimeError | None = None
         self.lost_at = 0.0
-        self._known = threading.Condition()
-        self._inbox: list[News] = []
+        self._changed = threading.Condition()
+        self._inbox: list[PeerEvent] = []
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="odb_stream-heartbeat", daemon=True)
 
     def start(self) -> None:
         """Begin to beat."""
         if self._rank == HUB:
-            self._store.set(NEWS_KEY, "")
+            self._store.set(EVENT_KEY, "")
         self._store.set(self._beats[self._rank], "0")
         self._thread.start()
 
-    def publish(self, news: News) -> None:
+    @contextmanager
+    def while_waiting(self) -> Iterator[None]:
+        """Around a wait for other ranks. Enter it before looking at what is known, or an event may fall between."""
+        self.is_waiting = True
+        try:
+            yield
+        finally:
+            self.is_waiting = False
+
+    def publish(self, event: PeerEvent) -> None:
         """Let all ranks know; returns at once, from any thread."""
-        with self._known:
-            self._inbox.append(news)
-        self._lines.wake()
+        with self._changed:
+            self._inbox.append(event)
+        self._liveness.wake()
+
+    def blame(self, event: PeerEvent) -> None:
+        """Note why this rank gives up: if it leaves now, it says this first."""
+        self._cause = event
 
     def leave(self) -> None:
         """Let all ranks know that this one leaves; returns at once, from any thread."""
-        news = News("left", (self._rank,))
-        # Here already: the process may end before the thread comes to it. The cause first, so that others, too, name
-        # the rank that began.
-        for one in [news] if self.cause is None else [self.cause, news]:
-            self._lines.say(one)
-        self.publish(news)
+        event = PeerEvent("left", (self._rank,))
+        # Sent from this thread, because the process may end before the heartbeat's thread gets to it. The cause goes
+        # first, so that the others name the rank that began and not one that merely followed.
+        for one in [event] if self._cause is None else [self._cause, event]:
+            self._liveness.send(one)
+        self.publish(event)
 
-    def wait_for_news(self, seconds: float) -> News | None:
-        """The first news, waiting for it up to ``seconds``."""
-        with self._known:
-            self._known.wait_for(lambda: self.news is not None, seconds)
-            return self.news
+    def wait_for_event(self, seconds: float) -> PeerEvent | None:
+        """The first event, after waiting for it for up to ``seconds``."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.first is not None, seconds)
+            return self.first
 
-    def about(self, needed: Collection[int]) -> News | None:
-        """The news that ends a call for which these ranks are needed: the first, where that is every rank."""
+    def event_about(self, needed: Collection[int]) -> PeerEvent | None:
+        """The event that ends a call that needs these ranks: the first of all, if it needs every rank."""
         if len(needed) == len(self._beats):
-            return self.news
-        return next((news for rank, news in list(self.gone.items()) if rank in needed), None)
+            return self.first
+        return next((event for rank, event in list(self.gone.items()) if rank in needed), None)
 
     def silence(self) -> float:
         """Seconds since the store last answered."""
         return self.clock.now() - self._answered
 
-    def still(self, seconds: float) -> tuple[int, ...]:
+    def silent(self, seconds: float) -> tuple[int, ...]:
         """The ranks without a sign of life for longer than that, as of the last answer of the store."""
         return tuple(self._ages.older_than(seconds, self._answered))
 
     def stop(self, seconds: float) -> None:
-        """End the thread and the lines; wait for that for a while."""
+        """End the thread and the connections; wait for up to ``seconds``."""
         self._stopping = True
-        self._lines.wake()
+        self._liveness.wake()
         self._thread.join(seconds)
 
     def _run(self) -> None:
         due = time.monotonic()
         while not self._stopping:
-            for news in self._lines.listen(due - time.monotonic() if self._beats_on() else self._interval):
-                self._take(news, heard=True)
+            for event in self._liveness.listen(due - time.monotonic() if self._beats_on() else self._interval):
+                self._take(event, received=True)
+            # Read even when nobody needs the time: what passes unread beyond ``MOST_SECONDS`` is not counted.
             self.clock.now()
             self._take_inbox()
-            if self._beats_on() and time.monotonic() >= due:  # asked anew: what was heard may be the store's end
+            # Checked a second time, because an event just received may say that the store's host has left.
+            if self._beats_on() and time.monotonic() >= due:
                 self._guarded(self._beat)
                 due = time.monotonic() + self._interval
+        # What ``leave`` published while the thread was being stopped must still reach the store.
         self._take_inbox()
-        self._lines.close()
+        self._liveness.close()
 
     def _beats_on(self) -> bool:
-        return self.lost is None and self._rank not in self.gone and (self.news is None or self.waiting)
+        return self.lost is None and self._rank not in self.gone and (self.first is None or self.is_waiting)
 
     def _take_inbox(self) -> None:
-        with self._known:
-            told, self._inbox = self._inbox, []
-        for news in told:
-            self._take(news, heard=False)
+        with self._changed:
+            published, self._inbox = self._inbox, []
+        for event in published:
+            self._take(event, received=False)
 
-    def _take(self, news: News, *, heard: bool) -> None:
-        """Act on news that did not come from the store; ``heard`` over a line."""
-        fresh = [rank for rank in news.ranks if rank not in self.gone]
+    def _take(self, event: PeerEvent, *, received: bool) -> None:
+        """Act on an event that did not come from the store; ``received`` over a connection."""
+        fresh = [rank for rank in event.ranks if rank not in self.gone]
         if not fresh:
             return
-        if self.news is None and (self._rank == HUB or not heard):
-            self._lines.say(news)  # at once, for the store may go down with its host
-        self._learn(news)  # before the look at ``waiting``, which is set before the look at what is known
-        self._rendezvous.know(self.gone)
-        if self.waiting or not self._all_know(heard):
-            self._guarded(lambda: self._tell(news, fresh))
-        if self.news is None:
-            self._learn_first(news)
+        # The connections before the store: the store may vanish with its host.
+        if self.first is None and (self._rank == HUB or not received):
+            self._liveness.send(event)
+        # Noted before ``is_waiting`` is read. The waiting thread sets that before it looks at what is noted, so one of
+        # the two always sees the other.
+        self._note(event)
+        self._rendezvous.note_gone(self.gone)
+        if self.is_waiting or not self._all_know(received):
+            self._guarded(lambda: self._tell(event, fresh))
+        if self.first is None:
+            self._note_first(event)
 
-    def _all_know(self, heard: bool) -> bool:
+    def _all_know(self, received: bool) -> bool:
         """Whether rank 0 has told everybody, or has left.
 
         Then the store's host may be gone, as after any proper end, and a call to it would print pages of warnings.
         """
         hub_left = HUB in self.gone and self.gone[HUB].kind == "left"
-        return self._rank != HUB and (heard or hub_left)
+        return self._rank != HUB and (received or hub_left)
 
-    def _tell(self, news: News, ranks: Sequence[int]) -> None:
+    def _tell(self, event: PeerEvent, ranks: Sequence[int]) -> None:
         for rank in ranks:
-            self._store.set(self._beats[rank], news.encode())
-        if self.news is None:
-            self._learn_first(News.decode(self._store.compare_set(NEWS_KEY, "", news.encode())))
+            self._store.set(self._beats[rank], event.encode())
+        if self.first is None:
+            # The first to write decides, so that all ranks name the same event.
+            self._note_first(PeerEvent.decode(self._store.compare_set(EVENT_KEY, "", event.encode())))
+        # Last: a rank that this wakes looks for the event, and finds it.
         self._rendezvous.call_off(self._store, self.gone)
 
-    def _learn(self, news: News) -> None:
-        with self._known:
-            self.gone = {**self.gone, **{rank: news for rank in news.ranks if rank not in self.gone}}
-            self._known.notify_all()
+    def _note(self, event: PeerEvent) -> None:
+        with self._changed:
+            self.gone = {**self.gone, **{rank: event for rank in event.ranks if rank not in self.gone}}
+            self._changed.notify_all()
 
-    def _learn_first(self, news: News) -> None:
-        with self._known:
-            self.news = news
-            self.gone = {**dict.fromkeys(news.ranks, news), **self.gone}  # it comes first, as on all ranks
-            self._known.notify_all()
+    def _note_first(self, event: PeerEvent) -> None:
+        with self._changed:
+            self.first = event
+            self.gone = {**dict.fromkeys(event.ranks, event), **self.gone}  # it comes first, as on all ranks
+            self._changed.notify_all()
 
     def _guarded(self, call: Callable[[], None]) -> None:
         if self.lost is None:
@@ -216,31 +249,30 @@ class Heartbeat:
         self._count += 1
         self._store.set(self._beats[self._rank], str(self._count))
         if not self._complete:
-            # Reading a key that is not there yet would block.
-            self._complete = self._store.check([NEWS_KEY, *self._beats])
+            # Reading a key before it exists would block.
+            self._complete = self._store.check([EVENT_KEY, *self._beats])
             self._answered = self.clock.now()
             return
+        # Ages run from when the counts were requested: a slow answer must not make them look older than they are.
         asked = self.clock.now()
-        wanted = self._beats if self.news is not None or self._count % self._read_every == 0 else []
-        first, *values = self._store.multi_get([NEWS_KEY, *wanted])
+        wanted = self._beats if self.first is not None or self._count % self._read_every == 0 else []
+        first, *values = self._store.multi_get([EVENT_KEY, *wanted])
         self._answered = self.clock.now()
         self._ages.record(values, asked)
-        known = len(self.gone), self.news
-        if first and self.news is None:
-            self._learn_first(News.decode(first))
+        known = len(self.gone), self.first
+        if first and self.first is None:
+            self._note_first(PeerEvent.decode(first))
         for value in values:
             if not value.isdigit():
-                self._learn(News.decode(value))
-        if (len(self.gone), self.news) != known:
+                self._note(PeerEvent.decode(value))
+        if (len(self.gone), self.first) != known:
             self._rendezvous.call_off(self._store, self.gone)
-        elif self.waiting:
+        elif self.is_waiting:
             self._look_for_silence(asked)
 
     def _look_for_silence(self, now: float) -> None:
         ages = self._ages.older_than(self._timeout, now)
         silent = {rank: age for rank, age in ages.items() if rank not in self.gone}
         if silent:
-            self._take(
-                News("silent", tuple(silent), f"{max(silent.values()):.1f} s (timeout {self._timeout:g} s)"),
-                heard=False,
-            )
+            detail = f"{max(silent.values()):.1f} s (timeout {self._timeout:g} s)"
+            self._take(PeerEvent("silent", tuple(silent), detail), received=False)

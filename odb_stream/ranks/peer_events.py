@@ -1,22 +1,20 @@
-"""What can be heard of another rank that ends the work in common, its form in a store, and the error it becomes."""
+"""What a rank can learn of others that ends their common work, its form in a store, and the error it becomes."""
 
 import json
 from typing import Literal, NamedTuple
 
 from odb_stream.errors import AlignmentTimeout, PeerError
 
-Kind = Literal["left", "died", "silent", "broken"]
 
+class PeerEvent(NamedTuple):
+    """After it, ``ranks`` no longer take part, so the ranks can no longer agree on steps.
 
-class News(NamedTuple):
-    """One event after which some ranks take no part any more, and so all ranks can no longer agree on steps.
-
-    ``left``: a rank stopped by itself. ``died``: its process is gone. ``silent``: it gave no sign of life for longer
-    than the timeout, said in ``detail``. ``broken``: the named rank lost a connection though all ranks live; ``detail``
-    holds the cause.
+    ``left``: a rank stopped on its own. ``died``: its process is gone. ``silent``: it gave no sign of life for longer
+    than the timeout; ``detail`` says for how long. ``broken``: it lost a connection although all ranks are alive;
+    ``detail`` holds the cause.
     """
 
-    kind: Kind
+    kind: Literal["left", "died", "silent", "broken"]
     ranks: tuple[int, ...]
     detail: str = ""
 
@@ -25,7 +23,7 @@ class News(NamedTuple):
         return json.dumps([self.kind, self.ranks, self.detail])
 
     @classmethod
-    def decode(cls, text: str | bytes) -> "News":
+    def decode(cls, text: str | bytes) -> "PeerEvent":
         """The inverse of :meth:`encode`."""
         kind, ranks, detail = json.loads(text)
         return cls(kind, tuple(ranks), detail)

@@ -15,11 +15,11 @@ from odb_stream.sample import Bytes
 
 
 class Left(Exception):
-    """This rank left by itself; no error of the hierarchy, since nobody but this rank's own thread hears of it."""
+    """This rank left. Outside the hierarchy of ``odb_stream.errors``: only this rank's own thread ever sees it."""
 
 
 class Transport(Protocol):
-    """One rank's end of the line. One thread calls ``gather`` and ``exchange``; all ranks make the same gathers.
+    """One rank's connection to the others. All ranks make the same gathers; one thread of each makes its calls.
 
     Either all ranks complete a gather or none does, except when a rank dies in the middle of it.
     """
@@ -50,8 +50,8 @@ class Transport(Protocol):
     def leave(self) -> None:
         """End this rank's part, for good; from any thread, returns at once.
 
-        A ``gather`` or ``exchange`` in which this rank waits raises Left; so do later ones. One in which all ranks
-        have come together is gone through first. Peers that wait for this rank, now or later, raise a PeerError.
+        A ``gather`` or ``exchange`` in which this rank waits raises Left, and so do later ones; one that all its ranks
+        have joined completes first. Peers that wait for this rank, now or later, raise a PeerError.
         """
         ...
 

@@ -13,8 +13,8 @@ from waiting import PATIENCE, eventually
 
 from odb_stream.ranks import heartbeat
 from odb_stream.ranks.heartbeat import MOST_SECONDS, Ages, Heartbeat, RunningClock
-from odb_stream.ranks.liveness import Lifelines
-from odb_stream.ranks.peer_events import News
+from odb_stream.ranks.liveness import Liveness
+from odb_stream.ranks.peer_events import PeerEvent
 from odb_stream.ranks.rendezvous import Rendezvous
 
 
@@ -49,17 +49,18 @@ class SetClock:
 
 
 class Crew:
-    """Heartbeats of three ranks over one store, without lifelines; all by one ``clock`` where one is given."""
+    """Heartbeats of three ranks over one store, without connections; all by one ``clock`` where one is given."""
 
     def __init__(self, *, timeout: float = 600.0, size: int = 3, clock: Any = None) -> None:
         self.store = MemoryStore()
         self.rendezvous = [Rendezvous(self.store, rank=rank, size=size) for rank in range(size)]
         self.beats = [
-            Heartbeat(self.store, Lifelines(rank), meeting, rank=rank, size=size, interval=0.02, timeout=timeout)
+            Heartbeat(
+                self.store, Liveness(rank), meeting, rank=rank, size=size, interval=0.02, timeout=timeout, clock=clock
+            )
             for rank, meeting in enumerate(self.rendezvous)
         ]
         for beat in self.beats:
-            beat.clock = clock or beat.clock
             beat.start()
 
     def __enter__(self) -> "Crew":
@@ -71,8 +72,8 @@ class Crew:
             beat.stop(PATIENCE)
             assert not beat._thread.is_alive()
 
-    def news(self, rank: int, within: float = PATIENCE) -> News | None:
-        return self.beats[rank].wait_for_news(within)
+    def event(self, rank: int, within: float = PATIENCE) -> PeerEvent | None:
+        return self.beats[rank].wait_for_event(within)
 
     def let_beat(self, *ranks: int) -> None:
         """Wait until each of these ranks has made a whole beat more."""
@@ -80,46 +81,46 @@ class Crew:
         eventually(lambda: all(self.beats[rank]._count >= n + 2 for rank, n in zip(ranks, before, strict=True)))
 
     def let_finish_its_beat(self, rank: int) -> None:
-        """Wait until a heartbeat listens anew, so that a beat that it was in the midst of is over."""
-        lines, listening = self.beats[rank]._lines, threading.Event()
-        listen = lines.listen
+        """Wait until a heartbeat listens again, so that the beat it was in the middle of is over."""
+        liveness, listening = self.beats[rank]._liveness, threading.Event()
+        listen = liveness.listen
 
-        def watched(seconds: float) -> list[News]:
+        def watched(seconds: float) -> list[PeerEvent]:
             listening.set()
             return listen(seconds)
 
-        lines.listen = watched  # type: ignore[method-assign]
+        liveness.listen = watched  # type: ignore[method-assign]
         assert listening.wait(PATIENCE)
 
 
-def test_all_ranks_hear_the_same_first_news() -> None:
+def test_all_ranks_learn_of_the_same_first_event() -> None:
     with Crew() as crew:
         for rank in range(3):
-            crew.beats[rank].publish(News("broken", (rank,), "at the same time"))
-        first = crew.news(0)
+            crew.beats[rank].publish(PeerEvent("broken", (rank,), "at the same time"))
+        first = crew.event(0)
         assert first is not None
-        assert [crew.news(rank) for rank in range(3)] == [first] * 3
-        assert crew.beats[0].about(range(3)) == first
+        assert [crew.event(rank) for rank in range(3)] == [first] * 3
+        assert crew.beats[0].event_about(range(3)) == first
 
 
 def test_one_that_leaves_calls_off_what_the_others_wait_for() -> None:
     with Crew() as crew:
-        refusals: list[News | None] = []
+        refusals: list[PeerEvent | None] = []
         waiting = threading.Thread(target=lambda: refusals.append(crew.rendezvous[1].meet_all()))
         waiting.start()
         crew.beats[2].leave()
         waiting.join(PATIENCE)
-        assert refusals == [News("left", (2,))]
+        assert refusals == [PeerEvent("left", (2,))]
 
 
 def test_one_that_leaves_because_of_another_names_that_one_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails when the others hear only that it left, should they hear of it before the one that began."""
+    """Fails when the others learn only that it left, and perhaps before they learn of the rank that began."""
     with Crew() as crew:
-        said: list[News] = []
-        monkeypatch.setattr(crew.beats[1]._lines, "say", said.append)
-        crew.beats[1].cause = News("died", (2,))
+        said: list[PeerEvent] = []
+        monkeypatch.setattr(crew.beats[1]._liveness, "send", said.append)
+        crew.beats[1].blame(PeerEvent("died", (2,)))
         crew.beats[1].leave()
-        assert said[:2] == [News("died", (2,)), News("left", (1,))]
+        assert said[:2] == [PeerEvent("died", (2,)), PeerEvent("left", (1,))]
 
 
 def test_silence_matters_only_while_one_waits() -> None:
@@ -128,11 +129,11 @@ def test_silence_matters_only_while_one_waits() -> None:
         crew.beats[2].stop(PATIENCE)
         crew.let_beat(0, 1)
         clock.seconds += 8.0
-        eventually(lambda: [crew.beats[rank].still(7.0) for rank in (0, 1)] == [(2,), (2,)])
+        eventually(lambda: [crew.beats[rank].silent(7.0) for rank in (0, 1)] == [(2,), (2,)])
         crew.let_beat(0, 1)
-        assert crew.news(0, within=0.0) is None
-        crew.beats[1].waiting = True
-        assert crew.news(1) == crew.news(0) == News("silent", (2,), "8.0 s (timeout 7 s)")
+        assert crew.event(0, within=0.0) is None
+        with crew.beats[1].while_waiting():
+            assert crew.event(1) == crew.event(0) == PeerEvent("silent", (2,), "8.0 s (timeout 7 s)")
 
 
 def test_a_store_that_does_not_answer_is_noticed_by_the_age_of_its_last_answer() -> None:
@@ -140,25 +141,25 @@ def test_a_store_that_does_not_answer_is_noticed_by_the_age_of_its_last_answer()
         crew.let_beat(1)
         crew.store.answers.clear()
         eventually(lambda: crew.beats[1].silence() > 0.5)
-        assert crew.beats[1].news is None
+        assert crew.beats[1].first is None
         crew.store.answers.set()
         eventually(lambda: crew.beats[1].silence() < 0.5)
 
 
-def test_a_lost_store_is_remembered_and_news_still_heard() -> None:
+def test_a_lost_store_is_remembered_and_events_still_arrive() -> None:
     with Crew() as crew:
         crew.store.lose()
         eventually(lambda: crew.beats[1].lost is not None)
-        assert crew.news(1, within=0.0) is None
-        crew.beats[1].publish(News("died", (0,)))
-        assert crew.news(1) == News("died", (0,))
+        assert crew.event(1, within=0.0) is None
+        crew.beats[1].publish(PeerEvent("died", (0,)))
+        assert crew.event(1) == PeerEvent("died", (0,))
 
 
-def test_after_the_hub_has_left_the_store_is_let_alone() -> None:
+def test_after_the_hub_has_left_nobody_calls_the_store() -> None:
     """Its host may end now, and every call would print pages of warnings."""
     with Crew() as crew:
         crew.beats[0].leave()
-        assert [crew.news(rank) for rank in range(3)] == [News("left", (0,))] * 3
+        assert [crew.event(rank) for rank in range(3)] == [PeerEvent("left", (0,))] * 3
         crew.beats[0].stop(PATIENCE)
         for rank in (1, 2):
             crew.let_finish_its_beat(rank)
@@ -169,19 +170,19 @@ def test_after_the_hub_has_left_the_store_is_let_alone() -> None:
             assert crew.beats[rank].lost is None
 
 
-def test_no_beat_follows_the_news_that_the_hub_has_left() -> None:
-    """Not even one that is due already: a rank that was held up hears the news at the same time."""
+def test_no_beat_follows_the_event_that_the_hub_has_left() -> None:
+    """Not even one that is already due: a rank that was held up receives the event at the same time."""
     with Crew() as crew:
         beat, store = crew.beats[1], crew.store
-        listen = beat._lines.listen
+        listen = beat._liveness.listen
 
-        def held_up(seconds: float) -> list[News]:
-            beat._lines.listen = listen  # type: ignore[method-assign]
+        def held_up(seconds: float) -> list[PeerEvent]:
+            beat._liveness.listen = listen  # type: ignore[method-assign]
             threading.Event().wait(max(seconds, 0.0))
             store.lose()
-            return [News("left", (0,))]
+            return [PeerEvent("left", (0,))]
 
-        beat._lines.listen = held_up  # type: ignore[method-assign]
-        assert crew.news(1) == News("left", (0,))
+        beat._liveness.listen = held_up  # type: ignore[method-assign]
+        assert crew.event(1) == PeerEvent("left", (0,))
         crew.let_finish_its_beat(1)
         assert beat.lost is None

@@ -1,4 +1,4 @@
-"""Points at which all go on or none does: every order of arrivals and of the news that calls them off."""
+"""Points where all go on or none does: every order of arrivals and of the event that calls a point off."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,10 +12,10 @@ from memory_store import MemoryStore
 from waiting import PATIENCE
 
 from odb_stream.errors import AlignmentTimeout, PeerError
-from odb_stream.ranks.peer_events import News
+from odb_stream.ranks.peer_events import PeerEvent
 from odb_stream.ranks.rendezvous import Rendezvous
 
-LEFT_2 = News("left", (2,))
+LEFT_2 = PeerEvent("left", (2,))
 
 
 class Threads:
@@ -51,7 +51,7 @@ def wait_for(store: MemoryStore, condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("before", [0, 1, 2, 3])
-def test_news_before_the_last_arrival_stops_all_and_after_it_none(before: int, threads: Threads) -> None:
+def test_an_event_before_the_last_arrival_stops_all_and_after_it_none(before: int, threads: Threads) -> None:
     store = MemoryStore()
     ranks = [Rendezvous(store, rank=rank, size=3) for rank in range(3)]
     early = [threads.run(rank, ranks[rank].meet_all) for rank in range(before)]
@@ -69,9 +69,9 @@ def test_whoever_is_first_decides_for_all(threads: Threads) -> None:
     ranks = [Rendezvous(store, rank=rank, size=2) for rank in range(2)]
     waiting = threads.run(0, ranks[0].meet_all)
     arrived(store, "gather/0", 1)
-    ranks[1].call_off(store, {1: News("left", (1,))})
-    ranks[0].call_off(store, {1: News("died", (1,))})
-    assert waiting.result(PATIENCE) == News("left", (1,))
+    ranks[1].call_off(store, {1: PeerEvent("left", (1,))})
+    ranks[0].call_off(store, {1: PeerEvent("died", (1,))})
+    assert waiting.result(PATIENCE) == PeerEvent("left", (1,))
 
 
 def test_the_next_gather_is_called_off_for_a_rank_that_is_not_there_yet(threads: Threads) -> None:
@@ -81,8 +81,8 @@ def test_the_next_gather_is_called_off_for_a_rank_that_is_not_there_yet(threads:
     first = [threads.run(rank, ranks[rank].meet_all) for rank in range(2)]
     assert [future.result(PATIENCE) for future in first] == [None, None]
     second = threads.run(0, ranks[0].meet_all)
-    ranks[1].call_off(store, {1: News("left", (1,))})
-    assert second.result(PATIENCE) == News("left", (1,))
+    ranks[1].call_off(store, {1: PeerEvent("left", (1,))})
+    assert second.result(PATIENCE) == PeerEvent("left", (1,))
 
 
 def test_pairs_without_a_rank_that_is_gone_go_on(threads: Threads) -> None:
@@ -116,18 +116,23 @@ def test_keys_of_the_past_are_deleted(calls: list[str]) -> None:
     threads.close()
 
 
-NEWS = [News("left", (1,)), News("died", (0, 2)), News("silent", (3,), "7.0 s"), News("broken", (1,), 'a "b"\n')]
+EVENTS = [
+    PeerEvent("left", (1,)),
+    PeerEvent("died", (0, 2)),
+    PeerEvent("silent", (3,), "7.0 s"),
+    PeerEvent("broken", (1,), 'a "b"\n'),
+]
 
 
-@pytest.mark.parametrize("news", NEWS)
-def test_news_can_be_written_down(news: News) -> None:
-    assert News.decode(news.encode()) == news
-    assert News.decode(news.encode().encode()) == news
-    assert "\n" not in news.encode()
+@pytest.mark.parametrize("event", EVENTS)
+def test_an_event_can_be_written_down(event: PeerEvent) -> None:
+    assert PeerEvent.decode(event.encode()) == event
+    assert PeerEvent.decode(event.encode().encode()) == event
+    assert "\n" not in event.encode()
 
 
-def test_news_becomes_an_error_that_names_the_ranks() -> None:
-    left, died, silent, broken = (news.error(5) for news in NEWS)
+def test_an_event_becomes_an_error_that_names_the_ranks() -> None:
+    left, died, silent, broken = (event.error(5) for event in EVENTS)
     assert str(left).startswith("rank 1 left ")
     assert "rank 5 " in str(left)
     assert str(died).startswith("ranks 0, 2 died (its process is gone)")

@@ -207,7 +207,7 @@ def until_it_waits(transport: Any) -> None:
                 lambda: any(transport.rank in meeting.brought for meeting in transport._hub._meetings.values())
             )
     else:
-        while not transport._heartbeat.waiting:
+        while not transport._heartbeat.is_waiting:
             threading.Event().wait(0.001)
 
 

@@ -149,7 +149,7 @@ def test_a_rank_that_leaves_and_ends_at_once_is_not_taken_for_dead() -> None:
 
 
 def leave_in_an_operation(build: Build, line: Connection) -> list[int]:
-    """Rank 1 leaves when all have come together; rank 0 is slow to post its part, and has heard the news by then.
+    """Rank 1 leaves when all have come together; rank 0 is slow to post its part, and knows of it by then.
 
     Rank 1's call returns before the operation is through; its process stays until the test lets it end.
     """
@@ -162,7 +162,7 @@ def leave_in_an_operation(build: Build, line: Connection) -> list[int]:
         if transport.rank == 1:
             transport.leave()
         else:
-            assert transport._heartbeat.wait_for_news(PATIENCE) is not None
+            assert transport._heartbeat.wait_for_event(PATIENCE) is not None
             threading.Event().wait(3 * LOOK_SECONDS)
         return real(values)
 
@@ -189,8 +189,8 @@ def end_in_an_operation(build: Build, line: Connection) -> None:
     transport = build()
     transport.gather(ONE)
     if transport.rank == 0:
-        group = transport._link.group  # type: ignore[attr-defined]
-        transport._link.jobs.submit(lambda: group.all_gather(ONE))  # type: ignore[attr-defined]
+        group = transport._peers.group  # type: ignore[attr-defined]
+        transport._peers.jobs.submit(lambda: group.all_gather(ONE))  # type: ignore[attr-defined]
         transport.leave()
         transport.close()
         line.send("closed")
@@ -215,7 +215,7 @@ def end_quietly(build: Build, line: Connection) -> None:
     if transport.rank == 0:
         transport.close()
     else:
-        assert transport._heartbeat.wait_for_news(PATIENCE) is not None
+        assert transport._heartbeat.wait_for_event(PATIENCE) is not None
     line.send("all know")
     line.recv()
     transport.close()

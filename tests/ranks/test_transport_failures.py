@@ -16,7 +16,7 @@ from waiting import PATIENCE
 
 from odb_stream.config import World
 from odb_stream.errors import ConfigError
-from odb_stream.ranks import liveness as lifeline
+from odb_stream.ranks import liveness
 from odb_stream.ranks.gloo import Gloo
 
 ONE = np.arange(1)
@@ -49,7 +49,7 @@ def expect_all(ranks: Ranks, others: list[int], kind: str, words: str) -> None:
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_a_killed_rank_is_named_at_once(victim: int) -> None:
-    """With a timeout of 600 s; without the lifelines nobody would notice before that. Rank 0 hosts the store."""
+    """With a timeout of 600 s; without the connections nobody would notice before that. Rank 0 hosts the store."""
     with ranks_over_gloo(3, wait_for, victim) as ranks:
         ready(ranks)
         ranks.signal(victim, signal.SIGKILL)
@@ -194,9 +194,9 @@ class Records(logging.Handler):
         self.messages.append(record.getMessage())
 
 
-def wait_without_lines(build: Build, line: Connection, victim: int) -> None:
+def wait_without_connections(build: Build, line: Connection, victim: int) -> None:
     """As ``wait_for``, where rank 0 cannot be connected to (the address is reserved for documentation)."""
-    lifeline.own_addresses = lambda: ["192.0.2.1"]  # type: ignore[attr-defined]
+    liveness.own_addresses = lambda: ["192.0.2.1"]  # type: ignore[attr-defined]
     records = Records()
     logging.getLogger("odb_stream").addHandler(records)
     transport = build()
@@ -205,8 +205,8 @@ def wait_without_lines(build: Build, line: Connection, victim: int) -> None:
 
 
 @pytest.mark.slow
-def test_without_lifelines_the_timeout_is_what_remains() -> None:
-    with ranks_over_gloo(2, wait_without_lines, 1, settings={"timeout": TIMEOUT}) as ranks:
+def test_without_connections_the_timeout_is_what_remains() -> None:
+    with ranks_over_gloo(2, wait_without_connections, 1, settings={"timeout": TIMEOUT}) as ranks:
         assert ranks.hear(0) == []
         (warning,) = ranks.hear(1)
         assert "rank 1 found no way to connect to rank 0" in warning

@@ -36,7 +36,7 @@ def fork_children(build: Build, line: Connection) -> int:
     transport = build()
     transport.gather(ONE)
     for closes in (True, False):
-        child = fork_while_held(transport._link._lock)  # type: ignore[attr-defined]
+        child = fork_while_held(transport._peers._lock)  # type: ignore[attr-defined]
         if child == 0:
             if closes:
                 transport.close()
@@ -54,7 +54,7 @@ def fork_children(build: Build, line: Connection) -> int:
 
 
 def test_forked_children_neither_disturb_nor_hide_a_death() -> None:
-    """A child has copies of all descriptors: a dead parent's lifeline must close all the same."""
+    """A child has copies of all descriptors: a dead parent's connection must close all the same."""
     children: list[int] = []
     try:
         with ranks_over_gloo(2, fork_children) as ranks:

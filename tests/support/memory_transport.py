@@ -9,7 +9,7 @@ import numpy as np
 
 from odb_stream.batching.groups import Integers
 from odb_stream.batching.messages import RowChoice, equal_rows
-from odb_stream.ranks.peer_events import News
+from odb_stream.ranks.peer_events import PeerEvent
 from odb_stream.ranks.transport import Left, checked_exchange, checked_values
 from odb_stream.sample import Bytes
 
@@ -20,17 +20,17 @@ class _Meeting:
 
     members: frozenset[int]
     brought: dict[int, Any] = field(default_factory=dict)
-    refusal: News | None = None
+    refusal: PeerEvent | None = None
     read: int = 0
 
     @property
     def decided(self) -> bool:
         return self.refusal is not None or len(self.brought) == len(self.members)
 
-    def call_off(self, gone: Mapping[int, News]) -> None:
+    def call_off(self, gone: Mapping[int, PeerEvent]) -> None:
         """Refuse for the first of those who are gone, if a member is among them."""
         if not self.decided:
-            self.refusal = next((news for rank, news in gone.items() if rank in self.members), None)
+            self.refusal = next((event for rank, event in gone.items() if rank in self.members), None)
 
 
 class InMemoryHub:
@@ -40,7 +40,7 @@ class InMemoryHub:
         self.size = size
         self._changed = threading.Condition()
         self._meetings: dict[Hashable, _Meeting] = {}
-        self._gone: dict[int, News] = {}
+        self._gone: dict[int, PeerEvent] = {}
 
     def transport(self, rank: int) -> "InMemory":
         """The end of one rank."""
@@ -48,12 +48,12 @@ class InMemoryHub:
 
     def fail(self, rank: int) -> None:
         """Let a rank die: its own calls end, and its peers raise a PeerError that names it."""
-        self.end(News("died", (rank,)))
+        self.end(PeerEvent("died", (rank,)))
 
-    def end(self, news: News) -> None:
-        """Call off what is undecided and needs the ranks that the news is about."""
+    def end(self, event: PeerEvent) -> None:
+        """Call off what is undecided and needs the ranks of the event."""
         with self._changed:
-            self._gone |= {rank: news for rank in news.ranks if rank not in self._gone}
+            self._gone |= {rank: event for rank in event.ranks if rank not in self._gone}
             for meeting in self._meetings.values():
                 meeting.call_off(self._gone)
             self._changed.notify_all()
@@ -120,7 +120,7 @@ class InMemory:
 
     def leave(self) -> None:
         """See :class:`odb_stream.ranks.transport.Transport`."""
-        self._hub.end(News("left", (self.rank,)))
+        self._hub.end(PeerEvent("left", (self.rank,)))
 
     def close(self) -> None:
         """See :class:`odb_stream.ranks.transport.Transport`."""

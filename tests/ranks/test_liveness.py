@@ -1,4 +1,4 @@
-"""Lifelines: how ranks find the way to the hub, what they say, and how the end of a line is heard."""
+"""Connections to the hub: how ranks find the way to it, what they send, and how the end of one is noticed."""
 
 import json
 import socket
@@ -8,85 +8,84 @@ from collections.abc import Callable, Iterator
 import pytest
 from waiting import PATIENCE
 
-from odb_stream.ranks.addresses import own_addresses
-from odb_stream.ranks.dialing import dial
-from odb_stream.ranks.liveness import TAKEN, Lifelines
-from odb_stream.ranks.peer_events import News
+from odb_stream.ranks.dialing import dial, own_addresses
+from odb_stream.ranks.liveness import TAKEN, Liveness
+from odb_stream.ranks.peer_events import PeerEvent
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Lifelines, Lifelines]]:
+def pair() -> Iterator[tuple[Liveness, Liveness]]:
     """The hub, and rank 1 connected to it."""
-    hub, other = Lifelines(0), Lifelines(1)
+    hub, other = Liveness(0), Liveness(1)
     invitation = hub.invite(2)
-    answering = threading.Thread(target=listen_until, args=(hub, lambda _: bool(hub._lines)))
+    answering = threading.Thread(target=listen_until, args=(hub, lambda _: bool(hub._peers)))
     answering.start()
     assert other.connect(invitation)
     answering.join()
     yield hub, other
-    for lifelines in (hub, other):
-        lifelines.close_sockets()
+    for liveness in (hub, other):
+        liveness.close_sockets()
 
 
 @pytest.fixture
-def called() -> Iterator[tuple[Lifelines, socket.socket]]:
+def called() -> Iterator[tuple[Liveness, socket.socket]]:
     """The hub, and a caller that has said nothing yet."""
-    hub = Lifelines(0)
+    hub = Liveness(0)
     port = json.loads(hub.invite(2))[0]
     with socket.create_connection(("127.0.0.1", port)) as caller:
         yield hub, caller
     hub.close()
 
 
-def listen_until(lifelines: Lifelines, done: Callable[[list[News]], bool]) -> list[News]:
-    heard: list[News] = []
+def listen_until(liveness: Liveness, done: Callable[[list[PeerEvent]], bool]) -> list[PeerEvent]:
+    heard: list[PeerEvent] = []
     for _ in range(600):
-        heard += lifelines.listen(0.1)
+        heard += liveness.listen(0.1)
         if done(heard):
             break
     return heard
 
 
-def heard_by(lifelines: Lifelines) -> list[News]:
-    return listen_until(lifelines, bool)
+def heard_by(liveness: Liveness) -> list[PeerEvent]:
+    return listen_until(liveness, bool)
 
 
 @pytest.mark.parametrize("ends", [0, 1])
-def test_the_end_of_a_line_is_a_death(pair: tuple[Lifelines, Lifelines], ends: int) -> None:
+def test_the_end_of_a_connection_is_a_death(pair: tuple[Liveness, Liveness], ends: int) -> None:
     pair[ends].close()
-    assert heard_by(pair[1 - ends]) == [News("died", (ends,))]
+    assert heard_by(pair[1 - ends]) == [PeerEvent("died", (ends,))]
 
 
 @pytest.mark.parametrize("ends", [0, 1])
-def test_but_not_of_a_rank_that_has_said_that_it_leaves(pair: tuple[Lifelines, Lifelines], ends: int) -> None:
-    news = News("left", (ends,))
-    pair[ends].say(News("died", (7,)))
-    pair[ends].say(news)
+def test_but_not_of_a_rank_that_has_said_that_it_leaves(pair: tuple[Liveness, Liveness], ends: int) -> None:
+    event = PeerEvent("left", (ends,))
+    pair[ends].send(PeerEvent("died", (7,)))
+    pair[ends].send(event)
     pair[ends].close()
     other = pair[1 - ends]
-    assert listen_until(other, lambda _: not other._lines) == [News("died", (7,)), news]
+    assert listen_until(other, lambda _: not other._peers) == [PeerEvent("died", (7,)), event]
 
 
-def test_waking_ends_a_wait(pair: tuple[Lifelines, Lifelines]) -> None:
+def test_waking_ends_a_wait(pair: tuple[Liveness, Liveness]) -> None:
     pair[0].wake()
     assert pair[0].listen(PATIENCE) == []
 
 
 def test_strangers_are_turned_away() -> None:
-    hub, stranger = Lifelines(0), Lifelines(1)
+    hub, stranger = Liveness(0), Liveness(1)
     invitation = hub.invite(2)
-    answering = threading.Thread(target=listen_until, args=(hub, lambda _: bool(hub._lines)))
+    answering = threading.Thread(target=listen_until, args=(hub, lambda _: bool(hub._peers)))
     answering.start()
     wrong = invitation.replace(hub._word.hex(), "00" * 16)
     assert not stranger.connect(wrong)
     assert stranger.connect(invitation)
     answering.join()
-    assert list(hub._lines.values()) == [1]
+    assert list(hub._peers.values()) == [1]
     stranger.close()
     hub.close()
 
 
-def test_a_hello_may_come_in_pieces(called: tuple[Lifelines, socket.socket]) -> None:
+def test_a_hello_may_come_in_pieces(called: tuple[Liveness, socket.socket]) -> None:
     hub, caller = called
     hello = hub._word + bytes([0, 0, 0, 1])
     for length in range(1, len(hello) + 1):
@@ -94,27 +93,29 @@ def test_a_hello_may_come_in_pieces(called: tuple[Lifelines, socket.socket]) -> 
         listen_until(hub, lambda _, said=hello[:length]: said in hub._callers.values())
     assert caller.recv(16) == hub._answer
     caller.sendall(TAKEN)
-    listen_until(hub, lambda _: bool(hub._lines))
+    listen_until(hub, lambda _: bool(hub._peers))
     caller.close()
-    assert heard_by(hub) == [News("died", (1,))]
+    assert heard_by(hub) == [PeerEvent("died", (1,))]
 
 
-def test_a_caller_that_hangs_up_before_it_keeps_the_line_is_no_death(called: tuple[Lifelines, socket.socket]) -> None:
-    """Fails when the hub takes one that it has answered for one that keeps the line."""
+def test_a_caller_that_hangs_up_before_it_keeps_the_connection_is_no_death(
+    called: tuple[Liveness, socket.socket],
+) -> None:
+    """Fails when the hub takes one that it has answered for one that keeps the connection."""
     hub, caller = called
     caller.sendall(hub._word + bytes(4))
     listen_until(hub, lambda _: any(hub._callers.values()))
     caller.close()
     assert listen_until(hub, lambda _: not hub._callers) == []
-    assert hub._lines == {}
+    assert hub._peers == {}
 
 
 def test_of_several_calls_one_is_kept() -> None:
     """The hub comes to them late and finds them all; then it hears one rank, and no death.
 
-    Fails when a caller says that it keeps a line on each, or hangs up on the one that it keeps.
+    Fails when a caller says on each that it keeps it, or hangs up on the one that it keeps.
     """
-    hub, other = Lifelines(0), Lifelines(1)
+    hub, other = Liveness(0), Liveness(1)
     port, _, *words = json.loads(hub.invite(9))
     connected: list[bool] = []
     calling = threading.Thread(
@@ -122,11 +123,11 @@ def test_of_several_calls_one_is_kept() -> None:
     )
     calling.start()
     calling.join(0.3)  # were the calls not there yet, the hub would only find fewer
-    heard = listen_until(hub, lambda _: bool(hub._lines) and not hub._callers)
+    heard = listen_until(hub, lambda _: bool(hub._peers) and not hub._callers)
     calling.join()
-    other.say(News("left", (7,)))
-    assert heard + heard_by(hub) == [News("left", (7,))]
-    assert (connected, list(hub._lines.values())) == ([True], [1])
+    other.send(PeerEvent("left", (7,)))
+    assert heard + heard_by(hub) == [PeerEvent("left", (7,))]
+    assert (connected, list(hub._peers.values())) == ([True], [1])
     other.close()
     hub.close()
 
@@ -152,20 +153,20 @@ def test_the_first_address_that_answers_right_is_kept(others: list[bytes | None]
     threads = [threading.Thread(target=converse, args=pair) for pair in zip(listeners, answers, strict=True)]
     for thread in threads:
         thread.start()
-    line = dial(["127.0.3.99", *names], port, b"hello", b"answer")
-    assert line is not None
-    assert line.getpeername() == (names[-1], port)
-    line.close()
+    peer = dial(["127.0.3.99", *names], port, b"hello", b"answer")
+    assert peer is not None
+    assert peer.getpeername() == (names[-1], port)
+    peer.close()
     for thread, listener in zip(threads, listeners, strict=True):
         thread.join(PATIENCE)
         listener.close()
 
 
 def test_nobody_answers(caplog: pytest.LogCaptureFixture) -> None:
-    lifelines = Lifelines(3)
-    assert not lifelines.connect('[9, ["127.0.0.1"], "00", "11"]')
+    liveness = Liveness(3)
+    assert not liveness.connect('[9, ["127.0.0.1"], "00", "11"]')
     assert "rank 3 found no way to connect to rank 0, port 9 of 127.0.0.1" in caplog.text
-    lifelines.close()
+    liveness.close()
 
 
 def test_a_listener_that_never_answers_is_given_up() -> None:
