@@ -113,7 +113,7 @@ def bytes_a_step(ranks: int) -> float:
     packers = [LengthPacker(own, footprint, window=64, lookahead=32) for own in shares]
     lockstep = Lockstep(
         [
-            Program(rank=rank, ranks=ranks, packer=packer, footprint=footprint, seed=0, epoch=0)
+            Program(rank=rank, ranks=ranks, groups=packer, footprint=footprint, seed=0, epoch=0)
             for rank, packer in enumerate(packers)
         ]
     )
