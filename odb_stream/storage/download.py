@@ -3,17 +3,19 @@
 import io
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, BinaryIO
 
+from odb_stream.errors import ShardError
 from odb_stream.storage.access import StoreError
-from odb_stream.storage.failures import CLIENT_ERRORS, Failure, Kind, explain
-from odb_stream.storage.read_ahead import Buffer, Stream
+from odb_stream.storage.failures import CLIENT_ERRORS, Cause, Failure, explain
 from odb_stream.storage.retries import Patience, RequestFailed
 
 if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
     from obstore import GetResult, ObjectMeta
 
 CHUNK = 512 * 1024
@@ -63,6 +65,110 @@ class Version:
         return None if self.e_tag is None or self.e_tag.startswith("W/") else self.e_tag
 
 
+class Buffer:
+    """Holds at most ``most`` bytes, and one chunk more."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held = 0
+        self._chunks: deque[bytes] = deque()
+        self._changed = threading.Condition()
+        self._opened = self._ended = self._closed = False
+        self._error: OSError | None = None
+
+    def open(self) -> None:
+        """Say that the first answer came."""
+        with self._changed:
+            self._opened = True
+            self._changed.notify_all()
+
+    def put(self, chunk: bytes) -> bool:
+        """Add bytes when there is room for them; False once the reader has closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._held < self._most or self._closed)
+            if self._closed:
+                return False
+            self._chunks.append(chunk)
+            self._held += len(chunk)
+            self._changed.notify_all()
+            return True
+
+    def end(self, error: OSError | None) -> None:
+        """Say that nothing more comes, and what went wrong, if anything did."""
+        with self._changed:
+            self._ended, self._error = True, error
+            self._changed.notify_all()
+
+    def closed_within(self, seconds: float) -> bool:
+        """Wait that long, or until the reader closes; whether it has."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._closed, seconds)
+
+    def wait_open(self) -> None:
+        """Wait for the first answer. Raises what went wrong instead."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._opened or self._ended)
+            if not self._opened and self._error is not None:
+                raise self._error
+
+    def take(self) -> bytes:
+        """The next bytes; none at the end. Raises the error that ended the stream, as often as it is asked."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._chunks or self._ended or self._closed)
+            if self._chunks:
+                chunk = self._chunks.popleft()
+                self._held -= len(chunk)
+                self._changed.notify_all()
+                return chunk
+            if self._error is not None:
+                raise self._error
+            return b""
+
+    def close(self) -> None:
+        """The reader needs no more: frees what is held, and the thread that waits for room."""
+        with self._changed:
+            self._closed = True
+            self._chunks.clear()
+            self._held = 0
+            self._changed.notify_all()
+
+
+class FetchedStream(io.RawIOBase):
+    """The reader's end of a buffer. What ends it early is a ShardError, with the byte."""
+
+    def __init__(self, buffer: Buffer, name: str, offset: int) -> None:
+        super().__init__()
+        self._buffer = buffer
+        self._place = name
+        self._at = offset
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def readinto(self, target: "WriteableBuffer") -> int:
+        """Fill ``target``, or a part of it where no more bytes are there yet; 0 at the end."""
+        if not self._rest:
+            try:
+                self._rest = memoryview(self._buffer.take())
+            except OSError as error:
+                raise ShardError(f"{self._place}, byte offset {self._at}: {error}") from error
+        view = memoryview(target).cast("B")
+        length = min(len(view), len(self._rest))
+        view[:length] = self._rest[:length]
+        self._rest = self._rest[length:]
+        self._at += length
+        return length
+
+    def close(self) -> None:
+        """End the fetching; what was not read is thrown away."""
+        if not self.closed:
+            self._buffer.close()
+            self._rest = memoryview(b"")
+        super().close()
+
+
 def open_download(requests: Requests, offset: int, patience: Patience, *, read_ahead: int) -> BinaryIO:
     """A stream of the object's bytes from ``offset`` to its end.
 
@@ -72,7 +178,7 @@ def open_download(requests: Requests, offset: int, patience: Patience, *, read_a
     """
     buffer = Buffer(read_ahead)
     fetch = _Fetch(requests, offset, buffer, patience, chunk=min(CHUNK, read_ahead))
-    stream = Stream(buffer, requests.name, offset)
+    stream = FetchedStream(buffer, requests.name, offset)
     try:
         # A daemon: at the end of the program nobody waits for a server.
         threading.Thread(target=fetch.run, name="odb_stream-fetch", daemon=True).start()
@@ -108,7 +214,7 @@ class _Fetch:
 
     def _fetch(self) -> None:
         while (failure := self._try()) is not None:
-            if failure.kind is Kind.UNRANGED and self._ranged:
+            if failure.kind is Cause.UNRANGED and self._ranged:
                 self._ranged = False
                 self._warn_of_ignored_ranges()
             elif self._buffer.closed_within(self._patience.pause(failure)):
@@ -120,11 +226,11 @@ class _Fetch:
             failure = self._receive()
         except CLIENT_ERRORS as error:
             failure = explain(error)
-        if failure is not None and failure.kind is Kind.PAST_END:
+        if failure is not None and failure.kind is Cause.PAST_END:
             failure = self._compare_with_end()
-        if failure is not None and failure.kind is Kind.CHANGED:
+        if failure is not None and failure.kind is Cause.CHANGED:
             words = "it was replaced while it was read; leave shards as they are during a run, and start again"
-            failure = Failure(Kind.CHANGED, words)
+            failure = Failure(Cause.CHANGED, words)
         return failure
 
     def _receive(self) -> Failure | None:
@@ -136,7 +242,7 @@ class _Fetch:
         self._buffer.open()
         place = result.range[0]
         if place > self._at:
-            return Failure(Kind.PERMANENT, f"the server sent bytes from {place} on instead of {self._at}")
+            return Failure(Cause.PERMANENT, f"the server sent bytes from {place} on instead of {self._at}")
         # Just after a failure every byte counts as progress, so none waits for a whole chunk to be there.
         for chunk in result.stream(min_chunk_size=1 if self._patience.failing else self._chunk):
             wanted = chunk[self._at - place :] if place < self._at else chunk
@@ -153,14 +259,14 @@ class _Fetch:
         """Whether it is still the object of the first answer."""
         if self._version is None:
             self._version = version
-        return Failure(Kind.CHANGED, "") if self._version.differs(version) else None
+        return Failure(Cause.CHANGED, "") if self._version.differs(version) else None
 
     def _check_end(self) -> Failure | None:
         size = self._at if self._version is None else self._version.size
         if self._at < size:
-            return Failure(Kind.TEMPORARY, f"the connection ended at byte {self._at} of {size}")
+            return Failure(Cause.TEMPORARY, f"the connection ended at byte {self._at} of {size}")
         if self._at > size:
-            return Failure(Kind.PERMANENT, f"the server sent {self._at} bytes of an object of {size}")
+            return Failure(Cause.PERMANENT, f"the server sent {self._at} bytes of an object of {size}")
         return None
 
     def _compare_with_end(self) -> Failure | None:
@@ -170,12 +276,12 @@ class _Fetch:
         except CLIENT_ERRORS as error:
             return explain(error)
         if self._version is not None and self._version.differs(version):
-            return Failure(Kind.CHANGED, "")
+            return Failure(Cause.CHANGED, "")
         if self._at > version.size:
             words = f"byte offset {self._at} lies beyond the end: the size is {version.size} bytes"
-            return Failure(Kind.PERMANENT, words)
+            return Failure(Cause.PERMANENT, words)
         if self._at < version.size:
-            return Failure(Kind.TEMPORARY, f"the server says that nothing is at byte {self._at} of {version.size}")
+            return Failure(Cause.TEMPORARY, f"the server says that nothing is at byte {self._at} of {version.size}")
         return None
 
     def _warn_of_ignored_ranges(self) -> None:

@@ -17,11 +17,13 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
+from odb_stream.storage.options import Storage
+
 CLIENT_ERRORS = (BaseError, OSError, ValueError)
 """What a request to a store raises."""
 
 
-class Kind(Enum):
+class Cause(Enum):
     """What can be done about a failure."""
 
     TEMPORARY = auto()  # try again
@@ -39,7 +41,7 @@ class Kind(Enum):
 class Failure:
     """One failure: its kind, the words for it, and the store's code for the cause, if it gave one."""
 
-    kind: Kind
+    kind: Cause
     words: str
     code: str = ""
 
@@ -57,20 +59,20 @@ _BUCKET_CODES = frozenset({"NoSuchBucket", "ContainerNotFound"})
 _CREDENTIAL_CODES = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
 
 # Signs in the client's text -> kind and words; the first that fits counts.
-_SIGNS: tuple[tuple[str, Kind, str], ...] = (
-    ("BadScheme", Kind.PERMANENT, "the endpoint has no encryption: set AWS_ALLOW_HTTP=true, or Storage.endpoint"),
-    ("MissingContentLength", Kind.PERMANENT, "the server does not say how long the file is; serve it as a plain file"),
-    ("source: Header", Kind.PERMANENT, "the answer lacks what such a store always states: is it the right endpoint?"),
-    ("without LOCATION", Kind.PERMANENT, "the bucket lies in another region: set Storage.region or AWS_REGION"),
-    ("BareRedirect", Kind.PERMANENT, "the bucket lies in another region: set Storage.region or AWS_REGION"),
-    ("InvalidCertificate", Kind.PERMANENT, "the server's certificate is not trusted: install its root certificate"),
-    ("Could not parse path", Kind.PERMANENT, "the name has an empty part (`//`) or a dot part, which cannot be read"),
-    ("ConnectionRefused", Kind.TEMPORARY, "no server answers there (connection refused)"),
-    ("dns error", Kind.TEMPORARY, "the name of the host is not known"),
-    ("TimedOut", Kind.TEMPORARY, "the server did not answer in time"),
-    ("kind: Timeout", Kind.TEMPORARY, "the server did not answer in time"),
-    ("kind: Connect", Kind.TEMPORARY, "the server could not be reached"),
-    ("error sending request", Kind.TEMPORARY, "the server could not be reached"),
+_SIGNS: tuple[tuple[str, Cause, str], ...] = (
+    ("BadScheme", Cause.PERMANENT, "the endpoint has no encryption: set AWS_ALLOW_HTTP=true, or Storage.endpoint"),
+    ("MissingContentLength", Cause.PERMANENT, "the server does not say how long the file is; serve it as a plain file"),
+    ("source: Header", Cause.PERMANENT, "the answer lacks what such a store always states: is it the right endpoint?"),
+    ("without LOCATION", Cause.PERMANENT, "the bucket lies in another region: set Storage.region or AWS_REGION"),
+    ("BareRedirect", Cause.PERMANENT, "the bucket lies in another region: set Storage.region or AWS_REGION"),
+    ("InvalidCertificate", Cause.PERMANENT, "the server's certificate is not trusted: install its root certificate"),
+    ("Could not parse path", Cause.PERMANENT, "the name has an empty part (`//`) or a dot part, which cannot be read"),
+    ("ConnectionRefused", Cause.TEMPORARY, "no server answers there (connection refused)"),
+    ("dns error", Cause.TEMPORARY, "the name of the host is not known"),
+    ("TimedOut", Cause.TEMPORARY, "the server did not answer in time"),
+    ("kind: Timeout", Cause.TEMPORARY, "the server did not answer in time"),
+    ("kind: Connect", Cause.TEMPORARY, "the server could not be reached"),
+    ("error sending request", Cause.TEMPORARY, "the server could not be reached"),
 )
 
 
@@ -83,27 +85,27 @@ def explain(error: Exception) -> Failure:
     return Failure(_kind(error, text, status, code), _words(text, status, code), code)
 
 
-def _kind(error: Exception, text: str, status: int | None, code: str) -> Kind:
+def _kind(error: Exception, text: str, status: int | None, code: str) -> Cause:
     if _CREDENTIAL_SERVERS.search(text):
-        return Kind.NO_CREDENTIALS
+        return Cause.NO_CREDENTIALS
     if code in _BUCKET_CODES:
-        return Kind.NO_BUCKET
+        return Cause.NO_BUCKET
     if code in _CREDENTIAL_CODES or code == "AccessDenied" or status in (401, 403):
-        return Kind.DENIED
+        return Cause.DENIED
     if status == 404 or (status is None and isinstance(error, FileNotFoundError)):
-        return Kind.MISSING
+        return Cause.MISSING
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-        return Kind.DENIED
+        return Cause.DENIED
     if isinstance(error, PreconditionError):
-        return Kind.CHANGED
+        return Cause.CHANGED
     if isinstance(error, NotSupportedError):
-        return Kind.UNRANGED
+        return Cause.UNRANGED
     if status == 416:
-        return Kind.PAST_END
+        return Cause.PAST_END
     if status is not None:
         lasting = status in _NEVER_STATUS or (status < 500 and status not in _TEMPORARY_STATUS)
-        return Kind.PERMANENT if lasting and code not in _TEMPORARY_CODES else Kind.TEMPORARY
-    return next((kind for sign, kind, _ in _SIGNS if sign in text), Kind.TEMPORARY)
+        return Cause.PERMANENT if lasting and code not in _TEMPORARY_CODES else Cause.TEMPORARY
+    return next((kind for sign, kind, _ in _SIGNS if sign in text), Cause.TEMPORARY)
 
 
 def _words(text: str, status: int | None, code: str) -> str:
@@ -117,3 +119,43 @@ def _words(text: str, status: int | None, code: str) -> str:
 
 def _number(found: re.Match[str] | None) -> int | None:
     return int(found[1]) if found else None
+
+
+# ---- What to look at when a store refuses ----
+
+# Scheme -> where credentials come from, in words.
+_GIVE = {
+    "s3": "Storage.access_key_id and secret_access_key, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS (the path of a file), or a bearer token as Storage.session_token",
+    "az": "Storage.access_key_id and secret_access_key (name and key of the account), or AZURE_STORAGE_ACCOUNT_NAME "
+    "with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN",
+    "http": "user and password in the address, or a bearer token as Storage.session_token",
+}
+_DENIAL_CODES = {
+    "InvalidAccessKeyId": "the store knows no such key: check Storage.access_key_id or AWS_ACCESS_KEY_ID",
+    "SignatureDoesNotMatch": "the secret does not belong to the key: check Storage.secret_access_key or "
+    "AWS_SECRET_ACCESS_KEY",
+    "ExpiredToken": "the credentials have expired: get new ones, with Storage.session_token or AWS_SESSION_TOKEN",
+    "InvalidToken": "the token is wrong: check Storage.session_token or AWS_SESSION_TOKEN",
+    "RequestTimeTooSkewed": "this machine's clock is wrong: set it",
+}
+_UNCLEAR_CODES = frozenset({"", "AccessDenied"})
+
+
+def credentials_hint(scheme: str, options: Storage, failure: Failure, *, doing: str) -> str:
+    """What was refused and the way out, in words without a secret; ``doing`` is "reading" or "writing"."""
+    give = _GIVE.get(scheme, _GIVE["http"])
+    if failure.kind is Cause.NO_CREDENTIALS:
+        return f"there are no credentials: give {give}; or Storage(anonymous=True) where the data are public"
+    if failure.code in _DENIAL_CODES:
+        return f"{failure.words}: {_DENIAL_CODES[failure.code]}"
+    if options.anonymous:
+        return f"{failure.words} without credentials: leave out Storage.anonymous, and give {give}"
+    if scheme in ("http", "https"):
+        return f"{failure.words}: give {give}; the signature of a signed address may have expired"
+    return f"{failure.words}: these credentials do not allow {doing}; grant it to them, or give others: {give}"
+
+
+def may_be_missing(scheme: str, failure: Failure) -> bool:
+    """Whether stores also refuse like this what is not there, to those who may not list."""
+    return failure.code in _UNCLEAR_CODES or scheme in ("http", "https")

@@ -10,9 +10,8 @@ import obstore
 from odb_stream.storage import globs
 from odb_stream.storage.access import Denied, Missing, StoreError
 from odb_stream.storage.addresses import BUCKETS, log_name
-from odb_stream.storage.denials import credentials_hint, may_be_missing
 from odb_stream.storage.download import Requests, open_download
-from odb_stream.storage.failures import CLIENT_ERRORS, Kind, explain
+from odb_stream.storage.failures import CLIENT_ERRORS, Cause, credentials_hint, explain, may_be_missing
 from odb_stream.storage.options import Storage
 from odb_stream.storage.retries import Patience, RequestFailed, retried
 from odb_stream.storage.stores import bucket_store
@@ -73,9 +72,9 @@ class Objects:
             return self._ask(path, lambda store, key: bytes(obstore.get(store, key, options=wanted).bytes()))
         except RequestFailed as failed:
             kind, problem = failed.failure.kind, self._problem(failed)
-        if kind is Kind.PAST_END:
+        if kind is Cause.PAST_END:
             return b""
-        if kind is Kind.UNRANGED:
+        if kind is Cause.UNRANGED:
             with self.open(path, start) as stream:
                 return stream.read(-1 if length is None else length)
         raise problem
@@ -176,11 +175,11 @@ class Objects:
     def _problem(self, failed: RequestFailed, *, doing: str = "reading") -> OSError:
         """The error to raise for a failure for good."""
         failure = failed.failure
-        if failure.kind is Kind.MISSING:
+        if failure.kind is Cause.MISSING:
             return Missing(self._words_of_missing())
-        if failure.kind is Kind.NO_BUCKET:
+        if failure.kind is Cause.NO_BUCKET:
             return Missing(f"there is no {BUCKETS.get(self.scheme, 'bucket')} {self.bucket!r}")
-        if failure.kind in (Kind.DENIED, Kind.NO_CREDENTIALS):
+        if failure.kind in (Cause.DENIED, Cause.NO_CREDENTIALS):
             words = credentials_hint(self.scheme, self.options, failure, doing=doing)
             return Denied(words, may_be_missing=may_be_missing(self.scheme, failure))
         return StoreError(str(failed))
@@ -194,12 +193,12 @@ def describe(store: "ObjectStore", key: str) -> "ObjectMeta":
     try:
         return obstore.head(store, key)
     except CLIENT_ERRORS as error:
-        if explain(error).kind in (Kind.TEMPORARY, Kind.NO_CREDENTIALS):
+        if explain(error).kind in (Cause.TEMPORARY, Cause.NO_CREDENTIALS):
             raise
     try:
         return obstore.get(store, key, options={"range": (0, 1)}).meta
     except CLIENT_ERRORS as error:
-        if explain(error).kind not in (Kind.UNRANGED, Kind.PAST_END):
+        if explain(error).kind not in (Cause.UNRANGED, Cause.PAST_END):
             raise
     return obstore.get(store, key).meta
 

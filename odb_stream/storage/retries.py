@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from odb_stream.storage.failures import CLIENT_ERRORS, Failure, Kind, explain
+from odb_stream.storage.failures import CLIENT_ERRORS, Cause, Failure, explain
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 8.0
 """Bounds in seconds of the pause between two tries; each is drawn from the upper half of its step."""
@@ -65,7 +65,7 @@ class Patience:
             self._first_failure = now
         self._failures += 1
         left = self._first_failure + self._seconds - now
-        passing = failure.kind is Kind.TEMPORARY or (failure.kind is Kind.NO_CREDENTIALS and self._known)
+        passing = failure.kind is Cause.TEMPORARY or (failure.kind is Cause.NO_CREDENTIALS and self._known)
         if not passing or left <= 0:
             raise RequestFailed(failure, self._account(now))
         if self._failures == 1:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odb_stream.storage.failures import Failure, Kind, explain
+from odb_stream.storage.failures import Cause, Failure, explain
 from odb_stream.storage.retries import FIRST_PAUSE, LONGEST_PAUSE, Patience, RequestFailed, retried
 
-BROKEN = Failure(Kind.TEMPORARY, "the connection broke")
+BROKEN = Failure(Cause.TEMPORARY, "the connection broke")
 
 
 class Clock:
@@ -63,14 +63,14 @@ def test_progress_lets_the_limit_count_anew(caplog: pytest.LogCaptureFixture) ->
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.TEMPORARY])
-def test_what_lasts_is_not_tried_again(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in Cause if kind is not Cause.TEMPORARY])
+def test_what_lasts_is_not_tried_again(kind: Cause) -> None:
     with pytest.raises(RequestFailed, match="tried once"):
         Patience("x", 100).pause(Failure(kind, "no"))
 
 
 def test_credentials_that_were_there_before_may_come_back() -> None:
-    lost = Failure(Kind.NO_CREDENTIALS, "no")
+    lost = Failure(Cause.NO_CREDENTIALS, "no")
     assert Patience("x", 100, known=True).pause(lost) > 0
     patience = Patience("x", 100)
     patience.progress()
@@ -92,30 +92,30 @@ def test_a_request_is_repeated_until_it_succeeds(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("text", "kind", "words"),
     [
-        ("status", Kind.TEMPORARY, "the connection broke"),
-        ("Server returned non-2xx status code: 503 Service Unavailable: <Code>SlowDown</Code>", Kind.TEMPORARY,
+        ("status", Cause.TEMPORARY, "the connection broke"),
+        ("Server returned non-2xx status code: 503 Service Unavailable: <Code>SlowDown</Code>", Cause.TEMPORARY,
          "the server answered 503 Service Unavailable (SlowDown)"),
-        ("non-2xx status code: 429 Too Many Requests: ", Kind.TEMPORARY, "the server answered 429 Too Many Requests"),
-        ("non-2xx status code: 599 ", Kind.TEMPORARY, "the server answered 599"),
-        ("non-2xx status code: 501 ", Kind.PERMANENT, "the server answered 501 Not Implemented"),
-        ("non-2xx status code: 400 Bad Request: <Code>RequestTimeout</Code>", Kind.TEMPORARY,
+        ("non-2xx status code: 429 Too Many Requests: ", Cause.TEMPORARY, "the server answered 429 Too Many Requests"),
+        ("non-2xx status code: 599 ", Cause.TEMPORARY, "the server answered 599"),
+        ("non-2xx status code: 501 ", Cause.PERMANENT, "the server answered 501 Not Implemented"),
+        ("non-2xx status code: 400 Bad Request: <Code>RequestTimeout</Code>", Cause.TEMPORARY,
          "the server answered 400 Bad Request (RequestTimeout)"),
-        ("non-2xx status code: 400 Bad Request: <Code>InvalidArgument</Code>", Kind.PERMANENT,
+        ("non-2xx status code: 400 Bad Request: <Code>InvalidArgument</Code>", Cause.PERMANENT,
          "the server answered 400 Bad Request (InvalidArgument)"),
-        ("non-2xx status code: 400 Bad Request: <Code>ExpiredToken</Code>", Kind.DENIED,
+        ("non-2xx status code: 400 Bad Request: <Code>ExpiredToken</Code>", Cause.DENIED,
          "the server answered 400 Bad Request (ExpiredToken)"),
-        ("non-2xx status code: 404 Not Found: <Code>NoSuchBucket</Code>", Kind.NO_BUCKET,
+        ("non-2xx status code: 404 Not Found: <Code>NoSuchBucket</Code>", Cause.NO_BUCKET,
          "the server answered 404 Not Found (NoSuchBucket)"),
-        ("non-2xx status code: 403 Forbidden: ", Kind.DENIED, "the server answered 403 Forbidden"),
-        ("failed (code: AccessDenied)", Kind.DENIED, "the server answered AccessDenied"),
-        ("GET http://169.254.169.254/latest: non-2xx status code: 403 ", Kind.NO_CREDENTIALS,
+        ("non-2xx status code: 403 Forbidden: ", Cause.DENIED, "the server answered 403 Forbidden"),
+        ("failed (code: AccessDenied)", Cause.DENIED, "the server answered AccessDenied"),
+        ("GET http://169.254.169.254/latest: non-2xx status code: 403 ", Cause.NO_CREDENTIALS,
          "the server answered 403 Forbidden"),
-        ("kind: Connect, ConnectionRefused", Kind.TEMPORARY, "no server answers there (connection refused)"),
-        ("kind: Connect, dns error", Kind.TEMPORARY, "the name of the host is not known"),
-        ("source: BadScheme", Kind.PERMANENT,
+        ("kind: Connect, ConnectionRefused", Cause.TEMPORARY, "no server answers there (connection refused)"),
+        ("kind: Connect, dns error", Cause.TEMPORARY, "the name of the host is not known"),
+        ("source: BadScheme", Cause.PERMANENT,
          "the endpoint has no encryption: set AWS_ALLOW_HTTP=true, or Storage.endpoint"),
     ],
 )  # fmt: skip
-def test_kinds_and_words_of_failures(text: str, kind: Kind, words: str) -> None:
+def test_kinds_and_words_of_failures(text: str, kind: Cause, words: str) -> None:
     failure = explain(OSError(text))
     assert (failure.kind, failure.words) == (kind, words)

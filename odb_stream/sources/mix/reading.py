@@ -1,7 +1,7 @@
 """One rank's reading of a mix: its own part of each source, interleaved by the schedule, from any position on."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -9,8 +9,17 @@ from typing import Literal
 
 from odb_stream.config import World
 from odb_stream.errors import ConfigError, ShardError, StateError
-from odb_stream.sample import START, MixPosition, PartPosition, ReadingPosition, Record, Remaining, SampleRef
-from odb_stream.sources.mix.part import Part
+from odb_stream.sample import (
+    START,
+    MixPosition,
+    PartPosition,
+    Position,
+    ReadingPosition,
+    Record,
+    Remaining,
+    SampleRef,
+    in_one_source,
+)
 from odb_stream.sources.mix.schedule import next_turn, turns_until
 from odb_stream.sources.remaining import normalised, samples_in
 from odb_stream.sources.source import OpenSource, Reading, Segment
@@ -22,6 +31,9 @@ REPEAT = 2**20
 so that no two passes share their draws."""
 MOST_TURNS_PLAYED = 2**17
 """Turns of the schedule that are played through to tell how many samples an epoch has: a fraction of a second."""
+
+MOST_EMPTY_PASSES = 64
+"""Passes in a row that may hold nothing for a rank which had records in the first."""
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +107,65 @@ class OpenMix:
     def passes_due(self, number: int) -> int:
         """Passes over a source that an epoch cannot do without."""
         return self.weights[number] if self.mode == "once" else 1
+
+
+class SourcePasses:
+    """A rank's part of one source, pass after pass, from a place on; at least ``due`` passes are read.
+
+    ``name`` is the source's, for messages; ``open_pass`` gives the rank's part of a pass by its number.
+    """
+
+    pass_number: int
+    position: Position
+    _records: Iterator[Record]
+    _next: Record | None
+
+    def __init__(
+        self, name: str, open_pass: Callable[[int], Reading], place: PartPosition, *, due: int, rank: int
+    ) -> None:
+        self._name = name
+        self._open_pass = open_pass
+        self._due = due
+        self._rank = rank
+        self._begin(place.pass_number, place.position)
+        self._go_on_to_due()
+
+    @property
+    def finished(self) -> bool:
+        """Whether every pass that the epoch needs has ended."""
+        return self.pass_number + (self._next is None) >= self._due
+
+    @property
+    def empty(self) -> bool:
+        """Whether the pass that begins here has nothing for this rank."""
+        return self._next is None and self.position == START
+
+    def take(self) -> Record:
+        """The next record, of a further pass where the one before has ended."""
+        record = self._next or self._first_of_next_pass()
+        self.position = in_one_source(record.position, self._name)
+        self._next = next(self._records, None)
+        self._go_on_to_due()
+        return record
+
+    def _begin(self, pass_number: int, position: Position = START) -> None:
+        self.pass_number, self.position = pass_number, position
+        self._records = iter(self._open_pass(pass_number).records(position))
+        self._next = next(self._records, None)
+
+    def _go_on_to_due(self) -> None:
+        while self._next is None and self.pass_number + 1 < self._due:
+            self._begin(self.pass_number + 1)
+
+    def _first_of_next_pass(self) -> Record:
+        for _ in range(MOST_EMPTY_PASSES):
+            self._begin(self.pass_number + 1)
+            if self._next is not None:
+                return self._next
+        raise ShardError(
+            f"{self._name} held nothing for rank {self._rank} in {MOST_EMPTY_PASSES} passes in a row, but did before: "
+            "it has too few samples for so many ranks, or its data have changed"
+        )
 
 
 @dataclass(frozen=True)
@@ -201,12 +272,12 @@ class MixReading:
         given = zip(position.parts, most, strict=True)
         return self.mix.mode == "weights" or all(part.pass_number < passes for part, passes in given)
 
-    def _part(self, number: int, place: PartPosition) -> Part:
+    def _part(self, number: int, place: PartPosition) -> SourcePasses:
         name = f"source {self.mix.names[number]!r} of the mix"
         due = self.mix.passes_due(number)
-        return Part(name, partial(self.pass_over, number), place, due=due, rank=self.world.rank)
+        return SourcePasses(name, partial(self.pass_over, number), place, due=due, rank=self.world.rank)
 
-    def _parts(self, start: ReadingPosition) -> tuple[list[Part], list[PartPosition]]:
+    def _parts(self, start: ReadingPosition) -> tuple[list[SourcePasses], list[PartPosition]]:
         places = self._places(start)
         parts = [self._part(number, place) for number, place in enumerate(places)]
         for number, part in enumerate(parts):
@@ -215,7 +286,7 @@ class MixReading:
                 self._tell_of_empty(number)
         return parts, places
 
-    def _weights(self, parts: list[Part], turns: list[int]) -> list[int]:
+    def _weights(self, parts: list[SourcePasses], turns: list[int]) -> list[int]:
         """What each source counts for in the schedule: 0 where it has ended and takes no turns any more."""
         weights = list(self.mix.weights)
         if self.mix.mode == "once" and all(reading.samples is not None for reading in self.first):

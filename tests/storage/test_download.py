@@ -6,7 +6,7 @@ import pytest
 
 from odb_stream.errors import ShardError
 from odb_stream.storage.access import StoreError
-from odb_stream.storage.read_ahead import Buffer, Stream
+from odb_stream.storage.download import Buffer, FetchedStream
 
 
 def test_the_fetcher_waits_for_room() -> None:
@@ -57,7 +57,7 @@ def test_an_error_comes_after_the_bytes_and_stays() -> None:
     buffer.open()
     buffer.put(b"abc")
     buffer.end(StoreError("the connection broke"))
-    stream = Stream(buffer, "s3://b/k", 1000)
+    stream = FetchedStream(buffer, "s3://b/k", 1000)
     assert stream.read(10) == b"abc"
     for _ in range(2):
         with pytest.raises(ShardError, match="s3://b/k, byte offset 1003: the connection broke"):
