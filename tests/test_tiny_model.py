@@ -40,12 +40,6 @@ def test_the_loss_scale_is_applied():
     assert half.train(batch(1, 2, 3), info(0.5)) == pytest.approx(whole.train(batch(1, 2, 3), info(1.0)) / 2)
 
 
-def test_the_old_place_warns_and_still_works():
-    with pytest.warns(DeprecationWarning, match=r"is now odb_stream\.tiny_model\.TinyTrainer"):
-        from odb_stream.cli.tiny_model import TinyTrainer as Moved
-    assert Moved is TinyTrainer
-
-
 def test_a_token_outside_the_vocabulary_and_a_loss_that_is_not_finite_are_errors():
     trainer = TinyTrainer(50, seed=0)
     with pytest.raises(OdbStreamError, match="step 7 of epoch 2 holds token 50"):

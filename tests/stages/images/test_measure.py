@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 from vision_support import PLACE, encoded, image_file, members, picture, sample, turn
 
-from odb_stream import stages
 from odb_stream.errors import ConfigError, StageError
 from odb_stream.sample import Drop
 from odb_stream.stages import MeasureImages
@@ -190,13 +189,6 @@ def test_twice_is_once_too_often():
 def test_bad_settings(limit):
     with pytest.raises(ConfigError, match="pixel_limit"):
         MeasureImages(pixel_limit=limit)
-
-
-def test_the_old_name_warns_and_is_the_same_stage():
-    with pytest.warns(DeprecationWarning, match=r"odb_stream\.stages\.MeasureImages"):
-        old = stages.DecodeImages
-    assert old(pixel_limit=5) == MeasureImages(pixel_limit=5)
-    assert not hasattr(stages, "Nothing")
 
 
 def test_it_travels_to_workers():
