@@ -1,8 +1,7 @@
 """Loader: the front of a pipeline. Checks the settings on all ranks, hands out epochs and keeps the account."""
 
-import logging
+import threading
 import weakref
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from types import TracebackType
@@ -10,7 +9,6 @@ from typing import Any, Self
 
 import torch
 
-from odb_stream.batching.totals import by_source, report_figures
 from odb_stream.checkpoint.fit import identity_of, seal, unseal
 from odb_stream.checkpoint.state import RankState, RunState
 from odb_stream.config import (
@@ -24,22 +22,19 @@ from odb_stream.config import (
     Settings,
     World,
 )
-from odb_stream.errors import ConfigError, StateError
-from odb_stream.loader.context import Shop
-from odb_stream.loader.epoch import Epoch, Stream
+from odb_stream.errors import ConfigError
+from odb_stream.loader.epoch import EpochIterator
+from odb_stream.loader.history import StateHistory
+from odb_stream.loader.rank_pipeline import RankPipeline
 from odb_stream.loader.resume import begin_of
-from odb_stream.loader.startup import agree, connect, current_world, dummy_image, leave, plan_in_words, total_samples
+from odb_stream.loader.startup import current_world, leave, start
+from odb_stream.loader.statistics import RunStatistics
 from odb_stream.nodes.collate import Batch
-from odb_stream.prepare.records import prepare_for
-from odb_stream.shards.quarantine import Quarantine
 from odb_stream.sources.pipeline import Pipeline
-from odb_stream.sources.source import Segment
-from odb_stream.workers.pool import WorkerPool
+from odb_stream.sources.source import Reading, Segment
 
 JOIN_SECONDS = 2.0
 """How long ``close`` lets the background thread finish what it is in the middle of."""
-
-logger = logging.getLogger(__name__)
 
 
 class Loader:
@@ -111,43 +106,35 @@ class Loader:
             raise ConfigError(f"the first argument of Loader must be a Pipeline, not {pipeline!r}")
         if pin_memory and not torch.accelerator.is_available():
             raise ConfigError("pin_memory is True, but torch sees no accelerator here: leave it False")
-        self._settings = settings
-        self._world = world or current_world()
         self._world_was_given = world is not None
-        self._transport = connect(self._world, timeout)
-        self._finalizer = weakref.finalize(self, leave, self._transport)
-        self._epoch: weakref.ref[Epoch] | None = None
-        self._endless: Stream | None = None
-        self._begin: RunState | None = None
+        started = start(pipeline, settings, world or current_world(), quarantine)
+        self._context = started.context
+        self._first_reading: Reading | None = started.first_reading
+        self._plan = started.first_reading.plan
+        self._samples = started.samples
+        self._finalizer = weakref.finalize(self, leave, started.context.transport)
+        self._identity = identity_of(settings, started.context.world, started.context.source.fingerprint)
+        self._statistics = RunStatistics()
+        # One state for each step that `state_dict(step)` promises, and the one that the epoch begins with.
+        self._history = StateHistory(max(lookahead, 2 * grad_accum) + 1, self._start_of(0))
+        # Weak, so that an iterator that the training loop forgets is collected, which closes its pipeline.
+        self._epoch: weakref.ref[EpochIterator] | None = None
+        self._endless: RankPipeline | None = None
+        """The pipeline that serves all epochs of a run with a quota."""
+        self._last_thread: threading.Thread | None = None
+        self._loaded: RunState | None = None
         self._next_epoch = 0
         self._closed = False
-        try:
-            agree(settings, self._transport)
-            source = pipeline.source.open()
-            first = source.reading(self._world, seed=seed, epoch=0)
-            self._plan = first.plan
-            logger.info("%s", plan_in_words(self._world, first.plan))
-            self._samples = total_samples(first.samples, self._transport)
-            dummy = dummy_image(pipeline, settings.mixed_modality, self._world.size)
-            pool = WorkerPool(prepare_for(pipeline, seed), workers)
-        except BaseException:
-            self._finalizer()
-            raise
-        self._shop = Shop(source, settings, self._world, pool, self._transport, first, dummy)
-        self._shop.states = deque(maxlen=max(lookahead, 2 * grad_accum) + 1)
-        self._identity = identity_of(settings, self._world, source.fingerprint)
-        if quarantine is not None:
-            self._shop.quarantine = Quarantine(quarantine, self._world.rank)
 
     @property
     def settings(self) -> Settings:
         """The settings that this loader was built with."""
-        return self._settings
+        return self._context.settings
 
     @property
     def world(self) -> World:
         """This rank's place among the data-parallel ranks."""
-        return self._world
+        return self._context.world
 
     @property
     def samples(self) -> int | None:
@@ -163,25 +150,33 @@ class Loader:
         """Start the next epoch; an epoch that is still running ends, and its rest is counted as abandoned."""
         if self._closed:
             raise ConfigError("this Loader is closed: build a new one")
-        if not self._world_was_given and self._world.size < current_world().size:
+        if not self._world_was_given and self.world.size < current_world().size:
             raise ConfigError(
                 "torch.distributed was started after this Loader was built, so every rank would read the same data: "
                 "call init_process_group first, then build the Loader"
             )
         self._end_epoch()
-        begin, self._begin = self._begin or self._start(self._next_epoch), None
-        stream = self._endless or Stream(self._shop, begin)
-        if self._settings.closure == "quota":
-            self._endless = stream
-        epoch = Epoch(self._shop, stream, begin, self)
-        self._shop.states.clear()
-        self._shop.states.append((None, begin))
+        begin, self._loaded = self._loaded or self._start_of(self._next_epoch), None
+        pipeline = self._endless or self._open_pipeline(begin)
+        if self.settings.closure == "quota":
+            self._endless = pipeline
+        self._history.begin(begin)
         self._next_epoch = begin.epoch + 1
+        epoch = EpochIterator(
+            pipeline, begin, world=self.world, statistics=self._statistics, history=self._history, owner=self
+        )
         self._epoch = weakref.ref(epoch)
         return epoch
 
-    def _start(self, epoch: int) -> RunState:
-        return RunState(epoch=epoch, pass_number=epoch, mine=self._shop.mine, everyone=self._shop.everyone)
+    def _start_of(self, epoch: int) -> RunState:
+        mine, everyone = self._statistics.mine, self._statistics.everyone
+        return RunState(epoch=epoch, pass_number=epoch, mine=mine, everyone=everyone)
+
+    def _open_pipeline(self, begin: RunState) -> RankPipeline:
+        first, self._first_reading = self._first_reading, None
+        pipeline = RankPipeline(self._context, self._statistics, begin, first_reading=first, after=self._last_thread)
+        self._last_thread = pipeline.thread
+        return pipeline
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """Where this rank stands, exactly: few values under fixed keys, fit for JSON; it refers to samples only.
@@ -192,19 +187,8 @@ class Loader:
 
         Raises StateError for a step that was not yielded, or too long ago.
         """
-        if self._begin is not None or not self._shop.states:
-            saved = self._begin or self._start(self._next_epoch)
-            known: dict[int | None, RunState] = {None: saved}
-        else:
-            known = dict(self._shop.states)
-            saved = self._shop.states[-1][1]
-        if step is not None:
-            if step not in known:
-                numbers = [number for number in known if number is not None]
-                kept = f"{min(numbers)} to {max(numbers)}" if numbers else "none yet"
-                raise StateError(f"there is no state after step {step} of this epoch; kept are those of steps: {kept}")
-            saved = known[step]
-        return seal(RankState(identity=self._identity, rank=self._world.rank, state=saved))
+        state = self._history.newest if step is None else self._history.get(step)
+        return seal(RankState(identity=self._identity, rank=self.world.rank, state=state))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state: the next ``for`` loop makes the steps that would have come after it.
@@ -218,16 +202,15 @@ class Loader:
         """
         if self._closed:
             raise ConfigError("this Loader is closed: build a new one")
-        saved = begin_of(unseal(state), self._identity, self._world, self._shop.source, self._settings.seed)
+        loaded = begin_of(unseal(state), self._identity, self.world, self._context.source, self.settings.seed)
         self._end_epoch()
-        if self._endless is not None:
-            self._endless.close()
-            self._endless = None
-        self._begin = saved
-        self._next_epoch = saved.epoch
-        self._shop.mine, self._shop.everyone = saved.mine, saved.everyone
+        self._end_pipeline()
+        self._loaded = loaded
+        self._next_epoch = loaded.epoch
+        self._statistics.restore(loaded.mine, loaded.everyone)
+        self._history.begin(loaded)
 
-    def _running(self) -> Epoch | None:
+    def _running(self) -> EpochIterator | None:
         return self._epoch() if self._epoch is not None else None
 
     def _end_epoch(self) -> None:
@@ -238,24 +221,26 @@ class Loader:
             self._endless = None
         self._epoch = None
 
+    def _end_pipeline(self) -> None:
+        """End the pipeline of a run with a quota, which lives on between epochs."""
+        if self._endless is not None:
+            self._endless.close()
+            self._endless = None
+
     def report(self) -> dict[str, Any]:
         """What was emitted, dropped, abandoned and waited for so far, as a plain dict.
 
         ``global`` holds the same figures over all ranks: exact for what was emitted, as of the last planned round for
         drops; what was abandoned is this rank's own.
         """
-        mine, everyone = self._shop.mine, self._shop.everyone
         epoch = self._running()
-        stream = epoch.stream if epoch is not None else self._endless
-        if stream is not None and not stream.settled:
-            mine, everyone = stream.with_drops(mine, everyone)
-        budget = self._settings.budget.tokens
-        return {
-            **report_figures(mine, ranks=1, budget=budget),
-            "sources": by_source(mine, self._shop.source.names),
-            "wait_seconds": dict(self._shop.waits.seconds),
-            "global": report_figures(everyone, ranks=self._world.size, budget=budget),
-        }
+        pipeline = epoch.pipeline if epoch is not None else self._endless
+        return self._statistics.report(
+            running=None if pipeline is None or pipeline.settled else pipeline.dropped(),
+            sources=self._context.source.names,
+            ranks=self.world.size,
+            budget=self.settings.budget.tokens,
+        )
 
     def close(self) -> None:
         """End the epoch, the workers and the connection to other ranks at once; never waits for a peer."""
@@ -263,13 +248,11 @@ class Loader:
             return
         self._closed = True
         self._end_epoch()
-        if self._endless is not None:
-            self._endless.close()
-            self._endless = None
-        self._transport.leave()
-        self._shop.pool.close()
-        if self._shop.last_thread is not None:
-            self._shop.last_thread.join(JOIN_SECONDS)
+        self._end_pipeline()
+        self._context.transport.leave()
+        self._context.pool.close()
+        if self._last_thread is not None:
+            self._last_thread.join(JOIN_SECONDS)
         self._finalizer()
 
     def __enter__(self) -> Self:
