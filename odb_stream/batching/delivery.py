@@ -21,12 +21,12 @@ from odb_stream.batching.events import (
     Events,
     Exchange,
     Gather,
-    GivesGroups,
     Saves,
 )
 from odb_stream.batching.fillers import Fillers, Flags
 from odb_stream.batching.groups import IMAGES, SAMPLES, Counts, Group, Integers, table
 from odb_stream.batching.messages import CLOSING, FAILED, stopping_row
+from odb_stream.batching.planner import GroupPlanner
 from odb_stream.batching.totals import StepCounter
 from odb_stream.checkpoint.state import Place, RoundState, StepState
 
@@ -54,7 +54,7 @@ class Delivery(Generic[T]):
         *,
         rank: int,
         ranks: int,
-        groups: GivesGroups[T],
+        groups: GroupPlanner[T],
         saves: Saves[T],
         footprint: Footprint,
         quota: int | None,

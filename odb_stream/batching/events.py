@@ -1,4 +1,4 @@
-"""What a rank's program asks its driver to do, and the two things it needs from its packing stage."""
+"""What a rank's program asks its driver to do, and what makes its states."""
 
 from collections.abc import Generator, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -7,7 +7,7 @@ import numpy as np
 
 from odb_stream.batching.groups import Group, Integers
 from odb_stream.batching.messages import RowChoice, equal_rows
-from odb_stream.batching.totals import RankReport, StepTotals
+from odb_stream.batching.totals import StepTotals
 from odb_stream.checkpoint.state import DropCounts, HeldGroup, HeldSample, Place, WindowState
 from odb_stream.sample import SampleRef
 
@@ -75,27 +75,6 @@ class Deliver(NamedTuple):
 
 Event = Gather | Exchange | Decode | Deliver
 Events = Generator[Event, Any, None]
-
-
-class GivesGroups(Protocol[T]):
-    """What gives a program its groups: one rank's packing stage."""
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether no further group will come."""
-
-    @property
-    def source_ended(self) -> bool:
-        """Whether the source has ended: what is held is all there is, and one round plans it to its end."""
-
-    def report(self) -> RankReport:
-        """What was dropped so far, by reason, and how long samples waited."""
-
-    def begin_round(self, number: int) -> int:
-        """Set the window of a round; returns the number of groups to plan in it."""
-
-    def next_group(self) -> Group[T] | None:
-        """The next group, or None when there is none. Raises whatever the stream raised."""
 
 
 class Saves(Protocol[T]):

@@ -37,7 +37,7 @@ from odb_stream.batching.deal import (
     split_groups,
 )
 from odb_stream.batching.delivery import Delivery, Stop
-from odb_stream.batching.events import ALL_HAVE_THEIRS, Event, Events, Exchange, Gather, GivesGroups, Saves, Unsaved
+from odb_stream.batching.events import ALL_HAVE_THEIRS, Event, Events, Exchange, Gather, Saves, Unsaved
 from odb_stream.batching.groups import IMAGES, PADDED, SAMPLES, Counts, Group, Integers, table
 from odb_stream.batching.messages import (
     CLOSING,
@@ -57,6 +57,7 @@ from odb_stream.batching.messages import (
     stop_error,
     stopping_row,
 )
+from odb_stream.batching.planner import GroupPlanner
 from odb_stream.batching.totals import RankReport, StepCounter, encode_report, sum_reports
 from odb_stream.checkpoint.state import HeldGroup, Place, RoundState, SentGroup
 from odb_stream.config import FailureBudget
@@ -82,7 +83,7 @@ class Program(Generic[T]):
 
     rank: int
     ranks: int
-    groups: GivesGroups[T]
+    groups: GroupPlanner[T]
     footprint: Footprint
     seed: int
     epoch: int

@@ -38,14 +38,14 @@ class Window:
     Cost: O(log W) comparisons a sample plus the members of each group; planning does not slow down with W.
     """
 
-    def __init__(self, footprint: Footprint) -> None:
+    def __init__(self, footprint: Footprint, max_delay: int = 0) -> None:
         self._footprint = footprint
         self._sizes: dict[int, Size] = {}
         self._entered: dict[int, int] = {}
         self._arrivals: deque[int] = deque()
         self._by_length: list[tuple[int, int]] = []
         self._groups_formed = 0
-        self.max_delay = 0
+        self.max_delay = max_delay
         """The most groups formed between a sample's entry and its own group, that one included."""
 
     def __len__(self) -> int:

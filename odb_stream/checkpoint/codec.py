@@ -11,7 +11,7 @@ a dataclass, a NamedTuple an object with every field
                           column a field; tuples as their sizes and one column of all their items; others as a list
 ``Mapping[str, X]``       an object
 ``Mapping[X, Y]``         a column of keys and a column of values
-``Encoded[X]``            what X becomes, which was written before
+``PreEncoded[X]``            what X becomes, which was written before
 ========================  =======================================================================================
 
 A state holds thousands of references, and neighbours in a column share most of their digits: as compressed differences
@@ -30,7 +30,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 import numpy as np
 
-from odb_stream.checkpoint.state import Encoded, Json
+from odb_stream.checkpoint.state import Json, PreEncoded
 from odb_stream.errors import StateError
 
 T = TypeVar("T")
@@ -53,8 +53,8 @@ def encode(value: object, kind: object) -> Json:
     if origin in UNIONS:
         inner = _not_none(arguments)
         return encode(value, inner[0]) if len(inner) == 1 else {type(value).__name__: encode(value, type(value))}
-    if origin is Encoded:
-        return cast(Encoded[object], value).plain
+    if origin is PreEncoded:
+        return cast(PreEncoded[object], value).plain
     if origin is tuple:
         return _column(cast(Sequence[object], value), arguments[0])
     if origin is Mapping:
@@ -87,9 +87,9 @@ def _decoded(kind: object, plain: Json) -> object:
             return _decoded(inner[0], plain)
         ((name, content),) = _object(plain).items()
         return _decoded({one.__name__: one for one in inner}[name], content)
-    if origin is Encoded:
+    if origin is PreEncoded:
         _decoded(arguments[0], plain)  # so that damage is found when a state is loaded, not in the middle of a run
-        return Encoded(arguments[0], plain)
+        return PreEncoded(arguments[0], plain)
     if origin is tuple:
         return tuple(_items(plain, arguments[0]))
     if origin is Mapping:

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from odb_stream.checkpoint.codec import decode
 from odb_stream.checkpoint.fit import check_settings_and_data, seal, unseal
-from odb_stream.checkpoint.state import DropCounts, EarlierRanks, Encoded, MergedState, Place, RankState, RoundPlace
+from odb_stream.checkpoint.state import DropCounts, EarlierRanks, MergedState, Place, PreEncoded, RankState, RoundPlace
 from odb_stream.errors import StateError
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ def place_of(saved: RoundPlace) -> Place:
     return Place(decoded(saved.round), saved.step)
 
 
-def decoded(encoded: Encoded[T]) -> T:
+def decoded(encoded: PreEncoded[T]) -> T:
     """The value itself."""
     return decode(encoded.kind, encoded.plain)
 

@@ -148,7 +148,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded(Generic[T]):
+class PreEncoded(Generic[T]):
     """A value of type ``kind`` in its written form, so that the many states that share it write it once."""
 
     kind: type[T]
@@ -162,7 +162,7 @@ class RoundPlace:
     ``moved_in`` and ``moved_out`` are samples that came from and went to other ranks so far.
     """
 
-    round: Encoded[RoundState]
+    round: PreEncoded[RoundState]
     step: StepState
     moved_in: int = 0
     moved_out: int = 0
@@ -266,7 +266,7 @@ class RunState:
     place: RoundPlace | None = None
     accumulation: AccumulationState | None = None
     taken: int = 0
-    remaining: Encoded[RemainingRows] | None = None
+    remaining: PreEncoded[RemainingRows] | None = None
     earlier: EarlierRanks | None = None
 
     @property
@@ -299,7 +299,7 @@ class MergedState:
     identity: RunIdentity
     epoch: int
     pass_number: int
-    remaining: Encoded[RemainingRows] | None
+    remaining: PreEncoded[RemainingRows] | None
     places: tuple[RoundPlace | None, ...]
     earlier: EarlierRanks
     everyone: RunTotals

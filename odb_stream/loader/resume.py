@@ -8,8 +8,8 @@ from odb_stream.checkpoint.fit import AnyState, check_rank, check_settings_and_d
 from odb_stream.checkpoint.reshard import decoded, place_of
 from odb_stream.checkpoint.state import (
     DropCounts,
-    Encoded,
     MergedState,
+    PreEncoded,
     RankState,
     RemainingRows,
     RunIdentity,
@@ -57,8 +57,8 @@ def _is_untouched(state: MergedState) -> bool:
     return state.remaining is None and not any(state.places)
 
 
-def _encoded(rows: RemainingRows) -> Encoded[RemainingRows]:
-    return Encoded(RemainingRows, encode(rows, RemainingRows))
+def _encoded(rows: RemainingRows) -> PreEncoded[RemainingRows]:
+    return PreEncoded(RemainingRows, encode(rows, RemainingRows))
 
 
 def _remaining(state: MergedState, source: OpenSource, seed: int) -> RemainingRows:

@@ -11,7 +11,7 @@ from odb_stream.batching.groups import Counts, Group, Integers
 from odb_stream.batching.program import Program
 from odb_stream.batching.totals import StepTotals, loss_scale
 from odb_stream.checkpoint.codec import encode
-from odb_stream.checkpoint.state import AccumulationState, Encoded, Place, RoundPlace, RoundState
+from odb_stream.checkpoint.state import AccumulationState, Place, PreEncoded, RoundPlace, RoundState
 from odb_stream.errors import OdbStreamError
 from odb_stream.nodes.decoder import Decoder
 from odb_stream.nodes.mixed_modality import DummyRule
@@ -68,7 +68,7 @@ class Align(Iterator[Step]):
         self._run = program.run()
         self._answer: Any = None
         self._epoch = epoch
-        self._encoded: tuple[RoundState, Encoded[RoundState]] | None = None
+        self._encoded: tuple[RoundState, PreEncoded[RoundState]] | None = None
         self._broken = False
         self.moved_in = moved_in
         self.moved_out = moved_out
@@ -151,7 +151,7 @@ class Align(Iterator[Step]):
         # The round is the large part and the same for all its steps: encoded once, here in the background thread, so
         # that ``Loader.state_dict()`` costs the training loop a fraction of a millisecond.
         if self._encoded is None or self._encoded[0] is not place.round:
-            self._encoded = place.round, Encoded(RoundState, encode(place.round, RoundState))
+            self._encoded = place.round, PreEncoded(RoundState, encode(place.round, RoundState))
         return RoundPlace(
             round=self._encoded[1], step=place.step, moved_in=self.moved_in, moved_out=self.moved_out
         )

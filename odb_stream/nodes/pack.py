@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from odb_stream.batching.cost import Footprint, Size
 from odb_stream.batching.groups import Group
-from odb_stream.batching.planner import Planner
+from odb_stream.batching.planner import GroupPlanner
 from odb_stream.batching.totals import RankReport
 from odb_stream.checkpoint.state import DropCounts, HeldGroup, HeldSample, WindowState
 from odb_stream.config import Settings
@@ -20,7 +20,7 @@ Reread = Callable[[Sequence[HeldSample]], list[PreparedSample]]
 """Reads and prepares samples again. Raises StateError where one does not come out as a sample."""
 
 
-class Pack:
+class Pack(GroupPlanner[PreparedSample]):
     """The packing stage of one rank, which its program drives: begin a round, then take its groups one by one.
 
     With ``repeat`` the data start again, as the next pass, whenever they end. ``begin`` is where to continue; the
@@ -43,9 +43,9 @@ class Pack:
         self._repeat = repeat
         self._drops = drops
         self._oversize = settings.oversize
-        self._footprint = footprint
-        self.planner = Planner(self._footprint, self._draw, window=settings.window, lookahead=settings.lookahead)
-        self.planner.window.max_delay = begin.max_delay
+        super().__init__(
+            footprint, window=settings.window, lookahead=settings.lookahead, max_delay=begin.max_delay
+        )
         self._held: dict[int, PreparedSample] = {}
         self._next_ticket = 0
         self._begin: WindowState | None = begin
@@ -58,16 +58,6 @@ class Pack:
         self.received = begin.received
         """Records that arrived here, as samples or as drops."""
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether no further group will come."""
-        return self.planner.exhausted
-
-    @property
-    def source_ended(self) -> bool:
-        """Whether the stream has given its last sample: what is held can be planned to its end."""
-        return self.planner.source_ended
-
     def report(self) -> RankReport:
         """What this rank dropped so far, by reason, and how long samples waited."""
         drops, max_delay = self._drops, self.planner.window.max_delay
@@ -76,18 +66,15 @@ class Pack:
     def begin_round(self, number: int) -> int:
         """Set the window of a round and return how many groups to plan in it."""
         self._drops.flush()
-        self.planner.begin_round(number)
         begin, self._begin = self._begin, None
-        if begin is not None:
-            samples = self._reread(begin.held)
-            held = [(self._keep(sample), size_of(sample)) for sample in samples]
+        if begin is not None:  # only now: reading may fail, and in a round every rank hears of a failure
+            held = [(self._keep(sample), size_of(sample)) for sample in self._reread(begin.held)]
             self.planner.restore(held, list(begin.waits), source_ended=begin.source_ended)
-        return self.planner.lookahead
+        return super().begin_round(number)
 
-    def next_group(self) -> Group[PreparedSample] | None:
-        """The next group, or None when there is none."""
-        tickets = self.planner.form_group()
-        return None if tickets is None else self._group([self._held.pop(ticket) for ticket in tickets])
+    def take(self, tickets: list[int]) -> Group[PreparedSample]:
+        """The group of the samples that were held under these tickets."""
+        return self._group([self._held.pop(ticket) for ticket in tickets])
 
     def passed(self, step: int) -> None:
         """Enter what broke in the steps of the round up to this one."""
@@ -112,7 +99,7 @@ class Pack:
         return self._drops.counts()
 
     def held(self, group: Group[PreparedSample]) -> HeldGroup:
-        """HeldGroup and epochs of a group's samples."""
+        """By what the samples of a group are read again."""
         return tuple(map(held_by, group.samples))
 
     def reread(self, groups: Sequence[HeldGroup]) -> list[Group[PreparedSample]]:
@@ -121,9 +108,9 @@ class Pack:
         return [self._group([next(samples) for _ in group]) for group in groups]
 
     def _group(self, samples: list[PreparedSample]) -> Group[PreparedSample]:
-        return Group.of(tuple(samples), tuple(map(size_of, samples)), self._footprint)
+        return Group.of(tuple(samples), tuple(map(size_of, samples)), self.footprint)
 
-    def _draw(self) -> tuple[int, Size] | None:
+    def draw(self) -> tuple[int, Size] | None:
         """The next sample that may enter the window; on the way, count what may not."""
         while True:
             for outcome in self._source:
@@ -164,12 +151,12 @@ class Pack:
             self._drops.count(result, outcome.record)
             return None
         size = size_of(result)
-        if self._footprint.oversize(size) and not self._admits_oversize(outcome.record, size):
+        if self.footprint.oversize(size) and not self._admits_oversize(outcome.record, size):
             return None
         return result
 
     def _admits_oversize(self, record: Record, size: Size) -> bool:
-        budget = self._footprint.budget
+        budget = self.footprint.budget
         place = f"{record.where} has {size.length} tokens, but the budget is {budget.tokens}"
         if size.patches:
             place += f"; it has {size.patches} patches, and the budget is {budget.patches or 'without limit'}"

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from odb_stream.batching.cost import Footprint, Size
 from odb_stream.batching.deal import BURST_SHARE, burst_ends
 from odb_stream.batching.groups import BYTES, Counts, Group, table
-from odb_stream.batching.planner import Planner
+from odb_stream.batching.planner import GroupPlanner
 from odb_stream.batching.program import Program
 from odb_stream.batching.simulate.lockstep import Lockstep
-from odb_stream.batching.totals import RankReport
 from odb_stream.config import Budget
 from odb_stream.errors import PeerError, StageError
 
@@ -21,34 +20,17 @@ sizes = st.builds(Size, st.integers(1, 20), st.integers(0, 3), st.integers(1, 5)
 ranks_of_sizes = st.lists(st.lists(sizes, max_size=20), min_size=1, max_size=4)
 
 
-class Packer:
+class Packer(GroupPlanner):
     """A stream of (rank, number) samples."""
 
     def __init__(self, rank: int, stream: list[Size]) -> None:
-        self._rank = rank
-        self._sizes = stream
-        tickets = iter(enumerate(stream))
-        self._planner = Planner(FOOTPRINT, lambda: next(tickets, None), window=8, lookahead=4)
+        self._rank, self._sizes, self._tickets = rank, stream, iter(enumerate(stream))
+        super().__init__(FOOTPRINT, window=8, lookahead=4)
 
-    @property
-    def exhausted(self) -> bool:
-        return self._planner.exhausted
+    def draw(self) -> tuple[int, Size] | None:
+        return next(self._tickets, None)
 
-    @property
-    def source_ended(self) -> bool:
-        return self._planner.source_ended
-
-    def report(self) -> RankReport:
-        return RankReport({})
-
-    def begin_round(self, number: int) -> int:
-        self._planner.begin_round(number)
-        return self._planner.lookahead
-
-    def next_group(self):
-        tickets = self._planner.form_group()
-        if tickets is None:
-            return None
+    def take(self, tickets: list[int]) -> Group:
         return Group.of(tuple((self._rank, t) for t in tickets), tuple(self._sizes[t] for t in tickets), FOOTPRINT)
 
 

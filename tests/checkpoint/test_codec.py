@@ -17,9 +17,9 @@ from odb_stream.checkpoint.state import (
     AccumulationState,
     DropCounts,
     EarlierRanks,
-    Encoded,
     HeldSample,
     MergedState,
+    PreEncoded,
     RankState,
     RemainingRows,
     RoundPlace,
@@ -63,10 +63,11 @@ steps = st.builds(
     lent=st.dictionaries(numbers, samples, max_size=3), drops=drops,
 )  # fmt: skip
 places = st.builds(
-    RoundPlace, round=rounds.map(lambda one: Encoded(RoundState, encode(one, RoundState))), step=steps, moved_in=numbers
-)
+    RoundPlace,
+    round=rounds.map(lambda one: PreEncoded(RoundState, encode(one, RoundState))), step=steps, moved_in=numbers,
+)  # fmt: skip
 rows = tuples(st.builds(Remaining, numbers, numbers, numbers, numbers, numbers)).map(
-    lambda one: Encoded(RemainingRows, encode(one, RemainingRows))
+    lambda one: PreEncoded(RemainingRows, encode(one, RemainingRows))
 )
 totals = st.builds(RunTotals, emitted=numbers, dropped=counts, dropped_by_source=by_source, max_delay=numbers)
 earlier = st.builds(EarlierRanks, steps=numbers, drops=drops)

@@ -8,10 +8,9 @@ from alignment_jobs import Identity, Job
 from odb_stream.batching.cost import Size
 from odb_stream.batching.events import Deliver
 from odb_stream.batching.groups import Counts, Group, count
-from odb_stream.batching.planner import Planner
+from odb_stream.batching.planner import GroupPlanner
 from odb_stream.batching.program import Program
 from odb_stream.batching.simulate.lockstep import Lockstep
-from odb_stream.batching.totals import RankReport
 from odb_stream.checkpoint.state import DropCounts, HeldGroup, HeldSample, Place, WindowState
 from odb_stream.sample import SampleRef
 
@@ -33,7 +32,7 @@ def identity_of(held: HeldSample) -> Identity:
     return held.ref.shard, held.ref.index
 
 
-class StreamPacker:
+class StreamPacker(GroupPlanner[Identity]):
     """A rank's packing stage over its stream: repeated for ever, or failing at a sample, where told to."""
 
     def __init__(self, job: Job, rank: int, *, fails_at: int | None = None, begin: Place | None = None) -> None:
@@ -45,7 +44,8 @@ class StreamPacker:
         """Every group planned, as identities."""
         self.at_round: list[tuple[int, int]] = []
         """How many samples were drawn and groups handed out when each round began."""
-        self.planner = Planner(job.footprint, self._draw, window=job.window, lookahead=job.lookahead)
+        max_delay = 0 if begin is None else begin.round.window.max_delay
+        super().__init__(job.footprint, window=job.window, lookahead=job.lookahead, max_delay=max_delay)
         self.dropped: list[Identity] = []
         """What proved broken in steps that have passed."""
         self._in_burst: list[tuple[int, Identity]] = []
@@ -56,10 +56,9 @@ class StreamPacker:
             self.drawn = window.received
             sizes = [(held.ref.index, job.size(identity_of(held))) for held in window.held]
             self.planner.restore(sizes, list(window.waits), source_ended=window.source_ended)
-            self.planner.window.max_delay = window.max_delay
             self.dropped = [tuple(map(int, name.split())) for name in begin.step.drops.by_reason]
 
-    def _draw(self) -> tuple[int, Size] | None:
+    def draw(self) -> tuple[int, Size] | None:
         number = self.drawn
         if number == self.fails_at:
             raise self.failure
@@ -69,31 +68,16 @@ class StreamPacker:
         self.drawn += 1
         return number, self.job.size((self.rank, number))
 
-    @property
-    def exhausted(self) -> bool:
-        return self.planner.exhausted
-
-    @property
-    def source_ended(self) -> bool:
-        return self.planner.source_ended
-
     def begin_round(self, number: int) -> int:
         assert number == self._rounds_before + len(self.at_round), "rounds are numbered from 0, without a gap"
         assert number <= self.most_rounds, "the run does not end"
         self.at_round.append((self.drawn, len(self.handed_out)))
-        self.planner.begin_round(number)
-        return self.planner.lookahead
+        return super().begin_round(number)
 
-    def next_group(self) -> Group[Identity] | None:
-        tickets = self.planner.form_group()
-        if tickets is None:
-            return None
+    def take(self, tickets: list[int]) -> Group[Identity]:
         samples = tuple((self.rank, ticket) for ticket in tickets)
         self.handed_out.append(samples)
         return Group.of(samples, tuple(map(self.job.size, samples)), self.job.footprint)
-
-    def report(self) -> RankReport:
-        return RankReport({}, 0, self.planner.window.max_delay)
 
     def broke(self, step: int, sample: Identity) -> None:
         self._in_burst.append((step, sample))

@@ -7,12 +7,12 @@ from typing import get_args
 
 from odb_stream.batching.cost import Footprint, Size
 from odb_stream.batching.groups import Group
-from odb_stream.batching.planner import Planner
+from odb_stream.batching.planner import GroupPlanner
 from odb_stream.batching.program import Program
 from odb_stream.batching.simulate import baselines
 from odb_stream.batching.simulate.baselines import Schedule
 from odb_stream.batching.simulate.lockstep import Lockstep
-from odb_stream.batching.totals import RankReport, critical_ratio, padding_ratio, utilisation
+from odb_stream.batching.totals import critical_ratio, padding_ratio, utilisation
 from odb_stream.config import Policy, require_choice, require_int
 from odb_stream.errors import ConfigError
 
@@ -93,40 +93,21 @@ def simulate(
     )
 
 
-class LengthPacker:
-    """The packing stage over an array of lengths, as the alignment program uses it."""
+class LengthPacker(GroupPlanner[int]):
+    """The packing stage over an array of lengths; its samples are their places in the array."""
 
     def __init__(self, lengths: list[int], footprint: Footprint, *, window: int, lookahead: int) -> None:
-        self._footprint = footprint
         self._sizes = [Size(length) for length in lengths]
-        stream = iter(enumerate(self._sizes))
-        self.planner = Planner(footprint, lambda: next(stream, None), window=window, lookahead=lookahead)
+        self._stream = iter(enumerate(self._sizes))
+        super().__init__(footprint, window=window, lookahead=lookahead)
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether no further group will come."""
-        return self.planner.exhausted
+    def draw(self) -> tuple[int, Size] | None:
+        """The next length."""
+        return next(self._stream, None)
 
-    @property
-    def source_ended(self) -> bool:
-        """Whether the array has given its last sample."""
-        return self.planner.source_ended
-
-    def begin_round(self, number: int) -> int:
-        """Set the window of a round; returns the number of groups to plan in it."""
-        self.planner.begin_round(number)
-        return self.planner.lookahead
-
-    def next_group(self) -> Group[int] | None:
-        """The next group; its samples are their places in the array."""
-        tickets = self.planner.form_group()
-        if tickets is None:
-            return None
-        return Group.of(tuple(tickets), tuple(self._sizes[ticket] for ticket in tickets), self._footprint)
-
-    def report(self) -> RankReport:
-        """Nothing is dropped here."""
-        return RankReport({}, 0, self.planner.window.max_delay)
+    def take(self, tickets: list[int]) -> Group[int]:
+        """The group of these places."""
+        return Group.of(tuple(tickets), tuple(self._sizes[ticket] for ticket in tickets), self.footprint)
 
 
 def anchored(
