@@ -1,6 +1,6 @@
 """The check of a shard: what it holds and what is wrong with it, without an exception for damage."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -109,11 +109,6 @@ def check_shard(address: str, options: Storage = DEFAULT) -> ShardReport:
     if len(problems) > MOST_PROBLEMS:
         problems = [*problems[:MOST_PROBLEMS], f"{len(problems) - MOST_PROBLEMS} more problems"]
     return ShardReport(check.name, samples, check.members, size, state, tuple(problems), lost)
-
-
-def check_shards(addresses: Iterable[str]) -> Iterator[ShardReport]:
-    """The reports of several shards, one after the other."""
-    return map(check_shard, addresses)
 
 
 def _count_by_index(address: str, index: ShardIndex, options: Storage) -> tuple[int, int]:

@@ -145,17 +145,14 @@ class DatasetReading:
             rows += rows_of_items(self.source, epoch, items[epochs == epoch])
         return rows
 
-    def fetch(self, ref: SampleRef, epoch: int) -> Record:
-        """The record of a reference again, in pass ``epoch``. Raises ShardError where there is no such index."""
-        if not 0 <= ref.index < self.length:
-            raise ShardError(
-                f"{self.name} has {self.length} items, so none of index {ref.index}; give the same dataset"
-            )
-        return Record(ref, str(ref.index), self.name, epoch=epoch)
-
     def fetch_all(self, held: Sequence[tuple[SampleRef, int]]) -> list[Record]:
-        """Many records again, in the order asked. Raises as above."""
-        return [self.fetch(ref, epoch) for ref, epoch in held]
+        """The records of references again, each in its pass. Raises ShardError for an index that does not exist."""
+        for ref, _ in held:
+            if not 0 <= ref.index < self.length:
+                raise ShardError(
+                    f"{self.name} has {self.length} items, so none of index {ref.index}; give the same dataset"
+                )
+        return [Record(ref, str(ref.index), self.name, epoch=epoch) for ref, epoch in held]
 
     def _read_before(self, position: ReadingPosition) -> int:
         place = in_one_source(position, self.name)

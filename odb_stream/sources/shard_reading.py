@@ -71,16 +71,8 @@ class ShardReading:
             rows += rows_of_ranges(segment.source, segment.epoch, segment.shard, ranges)
         return rows
 
-    def fetch(self, ref: SampleRef, epoch: int) -> Record:
-        """Read one record of pass ``epoch`` again. Raises ShardError where there is no such sample, or it is lost."""
-        (record,) = self.fetch_all([(ref, epoch)])
-        return record
-
     def fetch_all(self, held: Sequence[tuple[SampleRef, int]]) -> list[Record]:
-        """Read many records again, in the order given, from one stream where they lie near each other.
-
-        Raises ShardError as :meth:`fetch` does.
-        """
+        """Read records again, each by its reference and its pass; see :meth:`odb_stream.sources.source.Reading`."""
         wanted: dict[str, dict[int, int]] = {}
         for ref, _ in sorted(held):
             wanted.setdefault(self._address(ref), {})[ref.offset] = ref.index

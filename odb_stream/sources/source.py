@@ -51,11 +51,11 @@ class Reading(Protocol):
     def records(self, start: ReadingPosition = START) -> Iterator[Record]:
         """The records from a position on, in this epoch's order."""
 
-    def fetch(self, ref: SampleRef, epoch: int) -> Record:
-        """Read one record of a pass again by its reference (one ranged read)."""
-
     def fetch_all(self, held: Sequence[tuple[SampleRef, int]]) -> list[Record]:
-        """Read many records again, each a reference and its pass, in the order asked; neighbours in one go."""
+        """Read records again, each by its reference and its pass, in the order given; neighbours share a request.
+
+        Raises ShardError for a reference that these data do not have, and for a sample that was damaged since.
+        """
 
     def remaining(self, position: ReadingPosition) -> list[Remaining]:
         """What this rank has still to read after a position, in rows that do not overlap.

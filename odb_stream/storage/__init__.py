@@ -185,12 +185,6 @@ def open_stream(address: str, offset: int = 0, options: Storage = DEFAULT) -> Bi
         return access.open(path, offset)
 
 
-def read_range(address: str, start: int, length: int, options: Storage = DEFAULT) -> bytes:
-    """``length`` bytes from ``start`` on, or fewer where the file ends before. Raises ShardError."""
-    with _readable(address, options) as (access, path):
-        return access.read(path, start, length)
-
-
 def read_if_there(address: str, options: Storage = DEFAULT, *, length: int | None = None) -> bytes | None:
     """A small file, or its first ``length`` bytes, in one request; None where there is none. Raises ShardError.
 
@@ -198,7 +192,7 @@ def read_if_there(address: str, options: Storage = DEFAULT, *, length: int | Non
     """
     with _readable(address, options) as (access, path):
         try:
-            return access.read(path, 0, length)
+            return access.read(path, length)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except Denied as denied:

@@ -36,8 +36,8 @@ class Access(Protocol):
     def open(self, path: str, offset: int) -> BinaryIO:
         """A stream of the file's bytes from ``offset`` on."""
 
-    def read(self, path: str, start: int, length: int | None) -> bytes:
-        """``length`` bytes from ``start`` on, all with None; fewer where the file ends before."""
+    def read(self, path: str, length: int | None) -> bytes:
+        """The first ``length`` bytes, all with None; fewer where the file ends before."""
 
     def size(self, path: str) -> int:
         """Bytes in the file; FileNotFoundError where there is none, IsADirectoryError for a folder."""

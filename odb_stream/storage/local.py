@@ -21,9 +21,9 @@ class LocalFiles:
         file.seek(offset)
         return file
 
-    def read(self, path: str, start: int, length: int | None) -> bytes:
+    def read(self, path: str, length: int | None) -> bytes:
         """See :class:`Access`."""
-        with self.open(path, start) as file:
+        with self.open(path, 0) as file:
             return file.read(-1 if length is None else length)
 
     def size(self, path: str) -> int:

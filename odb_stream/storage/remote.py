@@ -58,24 +58,19 @@ class Objects:
         self._reached = True
         return stream
 
-    def read(self, path: str, start: int, length: int | None) -> bytes:
+    def read(self, path: str, length: int | None) -> bytes:
         """See :class:`Access`."""
         self._require_file(path)
-        if length == 0:
-            return b""
-        wanted: GetOptions = {}
-        if length is not None:
-            wanted["range"] = (start, start + length)
-        elif start:
-            wanted["range"] = {"offset": start}
+        wanted: GetOptions = {} if length is None else {"range": (0, length)}
         try:
             return self._ask(path, lambda store, key: bytes(obstore.get(store, key, options=wanted).bytes()))
         except RequestFailed as failed:
             kind, problem = failed.failure.kind, self._problem(failed)
         if kind is Cause.PAST_END:
+            # An empty object has no first byte to give.
             return b""
         if kind is Cause.UNRANGED:
-            with self.open(path, start) as stream:
+            with self.open(path, 0) as stream:
                 return stream.read(-1 if length is None else length)
         raise problem
 

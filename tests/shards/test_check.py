@@ -6,7 +6,7 @@ import pytest
 from make_tars import chat, chat_files, tar_bytes, write_tar_file
 
 from odb_stream.errors import ConfigError
-from odb_stream.shards.check import MOST_PROBLEMS, check_shard, check_shards
+from odb_stream.shards.check import MOST_PROBLEMS, check_shard
 from odb_stream.shards.index import index_address, write_index
 from odb_stream.shards.reader import build_index
 
@@ -49,9 +49,8 @@ def test_it_goes_on_over_samples_and_shards(tmp_path: Path) -> None:
     first = write_tar_file(tmp_path / "a.tar", files)
     cut = tmp_path / "b.tar"
     cut.write_bytes(tar_bytes(files)[: 1024 + 512 + 10])
-    reports = list(
-        check_shards([first, str(cut), f"{tmp_path}/none.tar", write_tar_file(tmp_path / "d.tar", files[1:2])])
-    )
+    good = write_tar_file(tmp_path / "d.tar", files[1:2])
+    reports = [check_shard(address) for address in (first, str(cut), f"{tmp_path}/none.tar", good)]
     assert [len(report.problems) for report in reports] == [2, 2, 1, 0]
     assert [report.samples for report in reports] == [3, 1, 0, 1]
     assert "data of member 'b.json' is cut" in reports[1].problems[1]

@@ -54,7 +54,7 @@ def test_each_index_falls_to_one_rank_and_reading_goes_on_from_every_cut_point(
         seen.extend(record.ref.index for record in records)
         for cut, record in enumerate(records, start=1):
             assert list(reading.records(record.position)) == records[cut:]
-            assert reading.fetch(record.ref, epoch).ref == record.ref
+            assert reading.fetch_all([(record.ref, epoch)])[0].ref == record.ref
     assert sorted(seen) == list(range(length))
 
 
@@ -145,7 +145,7 @@ def test_positions_and_references_of_another_dataset_are_refused() -> None:
     with pytest.raises(StateError, match="beyond the 4 samples"):
         list(reading.records(Position(0, 5, -1, 0)))
     with pytest.raises(ShardError, match="none of index 4"):
-        reading.fetch(SampleRef(0, 0, 4, -1), 0)
+        reading.fetch_all([(SampleRef(0, 0, 4, -1), 0)])
 
 
 def test_indices_are_plain_integers() -> None:

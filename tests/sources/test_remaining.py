@@ -1,40 +1,26 @@
 """Going on with what is left of an epoch on another number of ranks: each sample once, in any number of goes."""
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_tars import REPEATABLE, write_counts
-from rest_support import Identity, after, check_going_on, identities, identity
+from make_tars import REPEATABLE, watch_streams, write_counts
+from remaining_support import Identity, after, check_going_on, identities, identity
 
 from odb_stream import storage
 from odb_stream.config import World
 from odb_stream.errors import ShardError, StateError
 from odb_stream.sample import START, MixPosition, PartPosition, Position, Remaining, SampleRef
-from odb_stream.shards import coalescing, split_samples
 from odb_stream.shards.index import index_address
-from odb_stream.sources import shard_reading
 from odb_stream.sources.assignment import assign_remaining
 from odb_stream.sources.dataset import FromDataset
 from odb_stream.sources.remaining import normalised, rows_of_held
 from odb_stream.sources.shards import OpenShards, Shards
-from odb_stream.storage.options import DEFAULT, Storage
 
 COUNTS = st.lists(st.integers(1, 11), min_size=1, max_size=4)
 SIZES = st.lists(st.integers(1, 5), min_size=3, max_size=3)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _small_scale() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard_reading, "SHUFFLE_BLOCK", 4)
-        patch.setattr(coalescing, "MOST_SKIPPED", 2048)
-        patch.setattr(split_samples, "HELD_BACK", 3)
-        yield
 
 
 def open_shards(folder: Path, counts: list[int], *, shuffle: bool = True, on_damage: str = "error") -> OpenShards:
@@ -134,18 +120,6 @@ def test_items_are_dealt_in_an_order_drawn_anew() -> None:
     orders = [order(seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
     assert len({tuple(one) for one in [*orders, whole]}) == 5
     assert order(0, 0) == orders[0]
-
-
-def watch_streams(patch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    opened: list[tuple[str, int]] = []
-    open_stream = storage.open_stream
-
-    def watch(address: str, offset: int = 0, options: Storage = DEFAULT) -> BinaryIO:
-        opened.append((Path(address).name, offset))
-        return open_stream(address, offset, options)
-
-    patch.setattr(storage, "open_stream", watch)
-    return opened
 
 
 @pytest.mark.parametrize("on_damage", ["error", "drop"])

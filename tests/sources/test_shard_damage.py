@@ -2,14 +2,13 @@
 
 import logging
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_tars import BLOCK, REPEATABLE, chat, chat_files, tar_bytes, write_tar_file
+from make_tars import BLOCK, REPEATABLE, chat, chat_files, tar_bytes, watch_streams, write_tar_file
 
 from odb_stream import storage
 from odb_stream.config import World
@@ -17,22 +16,12 @@ from odb_stream.errors import ConfigError, ShardError
 from odb_stream.loader.startup import plan_in_words
 from odb_stream.sample import Drop, Record
 from odb_stream.shards import index as index_module
-from odb_stream.shards import split_samples
 from odb_stream.shards.index import index_address, write_index
 from odb_stream.shards.reader import build_index
 from odb_stream.shards.writer import write_shards
-from odb_stream.sources import shard_reading
 from odb_stream.sources.shard_reading import ShardReading
 from odb_stream.sources.shards import Shards
 from odb_stream.storage.options import Storage
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _small_blocks() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard_reading, "SHUFFLE_BLOCK", 4)
-        patch.setattr(split_samples, "HELD_BACK", 3)
-        yield
 
 
 def tolerant(folder: Path, ranks: int = 1, *, shuffle: bool = False, epoch: int = 0) -> list[ShardReading]:
@@ -94,11 +83,11 @@ def test_every_item_falls_to_one_rank_and_resume_is_exact(
         for cut, record in enumerate(whole, start=1):
             assert list(reading.records(record.position)) == whole[cut:]
             if record.damage is None:
-                again = reading.fetch(record.ref, record.epoch)
+                again = reading.fetch_all([(record.ref, record.epoch)])[0]
                 assert (again.key, again.members, again.ref) == (record.key, record.members, record.ref)
             elif indexed:
                 with pytest.raises(ShardError):
-                    reading.fetch(record.ref, record.epoch)
+                    reading.fetch_all([(record.ref, record.epoch)])
     (alone,) = tolerant(folder)
     expected = [(record.ref, record.key, record.members, record.damage) for record in alone.records()]
     dealt = [(record.ref, record.key, record.members, record.damage) for record in together]
@@ -199,21 +188,13 @@ def test_a_shard_is_asked_for_once(
     if on_damage == "drop":
         damage(path, 5, 6)
     reading = Shards(str(path), on_damage=on_damage).reading(World(), seed=0, epoch=0)  # type: ignore[arg-type]
-    opened: list[tuple[str, int]] = []
-    open_stream = storage.open_stream
-
-    def watch(address: str, offset: int = 0, options: Storage | None = None) -> BinaryIO:
-        opened.append((address, offset))
-        return open_stream(address, offset)
-
-    monkeypatch.setattr(storage, "open_stream", watch)
-    monkeypatch.setattr(storage, "read_range", None)
+    opened = watch_streams(monkeypatch)
     records = list(reading.records())
-    assert [one for one in opened if one[0] == str(path)] == [(str(path), 0)]
+    assert opened == [(path.name, 0)]
     opened.clear()
     record = next(record for record in records[3:] if record.damage is None)
-    reading.fetch(record.ref, 0)
-    assert [one for one in opened if one[0] == str(path)] == [(str(path), record.ref.offset)]
+    reading.fetch_all([(record.ref, 0)])
+    assert opened == [(path.name, record.ref.offset)]
 
 
 def test_an_index_is_read_once_in_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,23 +9,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_tars import REPEATABLE, chat_files, write_chats, write_counts, write_tar_file
+from make_tars import REPEATABLE, chat_files, watch_streams, write_chats, write_counts, write_tar_file
 
-from odb_stream import storage
 from odb_stream.config import World
 from odb_stream.errors import ConfigError, ShardError, StateError
 from odb_stream.sample import START, Position, SampleRef
 from odb_stream.shards.index import index_address, write_index
 from odb_stream.shards.reader import build_index
-from odb_stream.sources import shard_reading
 from odb_stream.sources.shards import ShardReading, Shards
 from odb_stream.sources.source import Reading, Source
-from odb_stream.storage.options import Storage
-
-
-@pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_reading, "SHUFFLE_BLOCK", 4)
 
 
 def open_all(source: Shards, ranks: int, *, seed: int = 5, epoch: int = 0) -> list[ShardReading]:
@@ -62,7 +54,7 @@ def test_every_sample_is_read_once_and_reading_goes_on_from_every_cut_point(
         assert reading.samples == (len(whole) if indexed else None)
         for cut, record in enumerate(whole, start=1):
             assert list(reading.records(record.position)) == whole[cut:]
-            assert reading.fetch(record.ref, 3) == replace(record, position=START, epoch=3)
+            assert reading.fetch_all([(record.ref, 3)])[0] == replace(record, position=START, epoch=3)
 
 
 @settings(REPEATABLE, max_examples=25)
@@ -94,18 +86,11 @@ def test_prefix_and_rest_make_the_whole(
 def test_going_on_reads_nothing_before_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reading = Shards(write_counts(tmp_path, [40, 40], indexed=False)).reading(World(), seed=0, epoch=0)
     whole = list(reading.records())
-    opened: list[int] = []
-    open_stream = storage.open_stream
-
-    def watch(address: str, offset: int, options: Storage) -> object:
-        opened.append(offset)
-        return open_stream(address, offset, options)
-
-    monkeypatch.setattr(storage, "open_stream", watch)
+    opened = watch_streams(monkeypatch)
     record = whole[50]
     assert record.position.offset > 0
     assert next(reading.records(record.position)) == whole[51]
-    assert opened == [record.position.offset]
+    assert [offset for _, offset in opened] == [record.position.offset]
 
 
 def test_without_shuffle_the_order_is_that_of_names_and_files(tmp_path: Path) -> None:
@@ -208,9 +193,9 @@ def test_positions_and_references_of_other_shards_are_refused(tmp_path: Path) ->
     with pytest.raises(StateError, match="4 records into a block of 3"):
         list(reading.records(Position(1, 0, 0, 4)))
     with pytest.raises(ShardError, match="no shard 7"):
-        reading.fetch(SampleRef(0, 7, 0, 0), 0)
+        reading.fetch_all([(SampleRef(0, 7, 0, 0), 0)])
     with pytest.raises(ShardError, match="byte offset 512"):
-        reading.fetch(SampleRef(0, 0, 0, 512), 0)
+        reading.fetch_all([(SampleRef(0, 0, 0, 512), 0)])
 
 
 @pytest.mark.parametrize("indexed", [True, False])

@@ -40,14 +40,14 @@ def test_file_addresses_are_local_paths(tmp_path: Path) -> None:
     touch(tmp_path, "a.tar", "b.tar")
     (tmp_path / "a.tar").write_bytes(b"0123456789")
     assert storage.expand(f"file://{tmp_path}/*.tar") == (f"file://{tmp_path}/a.tar", f"file://{tmp_path}/b.tar")
-    assert storage.read_range(f"file://{tmp_path}/a.tar", 3, 4) == b"3456"
+    assert storage.read_if_there(f"file://{tmp_path}/a.tar", length=4) == b"0123"
     assert storage.size(f"file://{tmp_path}/a.tar") == 10
 
 
 def test_reading(tmp_path: Path) -> None:
     address = str(tmp_path / "a")
     storage.write_atomic(address, b"0123456789")
-    assert storage.read_range(address, 8, 100) == b"89"
+    assert storage.read_if_there(address, length=100) == b"0123456789"
     with storage.open_stream(address, 4) as stream:
         assert stream.read() == b"456789"
     assert storage.exists(address)

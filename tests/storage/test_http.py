@@ -69,7 +69,7 @@ def test_a_busy_server_is_asked_again(http: FaultyServer, address: str, status: 
     http.faults.append(Fault(status=status))
     assert storage.size(address, LASTING) == len(DATA)
     http.faults.append(Fault(status=status))
-    assert storage.read_range(address, 10, 20, LASTING) == DATA[10:30]
+    assert storage.read_if_there(address, LASTING, length=30) == DATA[:30]
 
 
 def test_a_server_that_stays_busy_is_an_error_within_the_limit(
@@ -99,8 +99,7 @@ def test_a_server_that_ignores_ranges(http: FaultyServer, address: str, caplog: 
     assert read(address) == DATA
     assert not caplog.messages
     assert read(address, 300_001) == DATA[300_001:]
-    assert storage.read_range(address, 300_001, 5, LASTING) == DATA[300_001:300_006]
-    assert storage.read_range(address, 0, 5, LASTING) == DATA[:5]
+    assert storage.read_if_there(address, LASTING, length=5) == DATA[:5]
     assert all("ignores byte ranges" in message and "byte 300001" in message for message in caplog.messages)
     http.seen.clear()
     http.faults.append(Fault(whole=True, drop_after=600_000))
@@ -167,9 +166,7 @@ def test_offsets_at_and_beyond_the_end(http: FaultyServer, address: str) -> None
     assert read(address, len(DATA)) == b""
     with pytest.raises(ShardError, match=r"byte offset 700001 lies beyond the end: the size is 700000 bytes"):
         read(address, len(DATA) + 1)
-    assert storage.read_range(address, len(DATA) - 3, 10) == DATA[-3:]
-    assert storage.read_range(address, len(DATA) + 5, 10) == b""
-    assert storage.read_range(address, 5, 0) == b""
+    assert storage.read_if_there(address, length=len(DATA) + 5) == DATA
     http.files["/empty"] = b""
     assert read(f"{http.url}/empty") == b""
     assert storage.read_if_there(f"{http.url}/empty", length=10) == b""

@@ -39,7 +39,7 @@ def everything_said(error: BaseException) -> str:
 def test_streams_and_ranges(full: Storage, offset: int) -> None:
     with storage.open_stream(f"{ROOT}/big.bin", offset, full) as stream:
         assert stream.read() == DATA[offset:]
-    assert storage.read_range(f"{ROOT}/big.bin", offset, 1_000, full) == DATA[offset : offset + 1_000]
+    assert storage.read_if_there(f"{ROOT}/big.bin", full, length=offset + 1) == DATA[: offset + 1]
     assert storage.size(f"{ROOT}/big.bin", full) == len(DATA)
     nothing_fetches()
 
@@ -47,7 +47,6 @@ def test_streams_and_ranges(full: Storage, offset: int) -> None:
 def test_a_range_past_the_end_names_the_size(full: Storage) -> None:
     with pytest.raises(ShardError, match=r"s3://shards/big\.bin .*20000001 lies beyond the end: the size is 20000000"):
         storage.open_stream(f"{ROOT}/big.bin", len(DATA) + 1, full)
-    assert storage.read_range(f"{ROOT}/big.bin", len(DATA) + 1, 10, full) == b""
 
 
 def test_what_is_missing_is_named(s3: S3Server, full: Storage) -> None:
@@ -56,7 +55,6 @@ def test_what_is_missing_is_named(s3: S3Server, full: Storage) -> None:
             lambda: storage.open_stream(address, 0, full),
             lambda: storage.open_stream(address, 5, full),
             lambda: storage.size(address, full),
-            lambda: storage.read_range(address, 0, 5, full),
             lambda: storage.expand(address, full),
             lambda: list(read_samples(address, options=full)),
         ]

@@ -28,7 +28,7 @@ REQUESTS: dict[str, Callable[[str, Storage], object]] = {
     "open": lambda address, options: storage.open_stream(address, 3, options),
     "read": lambda address, options: storage.open_stream(address, 0, options).read(),
     "size": lambda address, options: storage.size(address, options),
-    "range": lambda address, options: storage.read_range(address, 0, 5, options),
+    "range": lambda address, options: storage.read_if_there(address, options, length=5),
     "expand": lambda address, options: storage.expand([address, f"{address}x"], options),
     "samples": lambda address, options: list(read_samples(address, options=options)),
     "counts": lambda address, options: index.read_counts([address, address], options),

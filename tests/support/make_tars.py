@@ -5,9 +5,12 @@ import json
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
+import pytest
 from hypothesis import settings
 
+from odb_stream import storage
 from odb_stream.shards.index import write_index
 from odb_stream.shards.reader import SampleStart, build_index, read_starts
 from odb_stream.shards.tar.grouping import Item
@@ -41,6 +44,20 @@ def read_one(address: str, offset: int, number: int, options: Storage = DEFAULT)
     """The one sample that starts at a byte offset."""
     (sample,) = read_starts(address, [SampleStart(offset, number)], options)
     return sample
+
+
+def watch_streams(patch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The shards that are opened from now on, each with the byte offset."""
+    opened: list[tuple[str, int]] = []
+    open_stream = storage.open_stream
+
+    def watch(address: str, offset: int = 0, options: Storage = DEFAULT) -> BinaryIO:
+        if not address.endswith(storage.INDEX_SUFFIX):
+            opened.append((Path(address).name, offset))
+        return open_stream(address, offset, options)
+
+    patch.setattr(storage, "open_stream", watch)
+    return opened
 
 
 def chat(text: str) -> bytes:

@@ -1,6 +1,7 @@
 """Small sources for the tests of this folder: numbered items, chats in shards, and stages that leave a mark."""
 
 import json
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,11 @@ def drawn(sample: Sample) -> dict[str, object]:
 def drop_odd(sample: Sample) -> Sample | odb.Drop:
     """Leaves out every second item."""
     return odb.Drop("odd") if sample.ref.index % 2 else sample
+
+
+def bound(sources: int) -> Fraction:
+    """How many turns a source of a mix may be away from its due, at most, among that many sources."""
+    return Fraction(2 * sources - 3, 2 * sources - 2) if sources > 1 else Fraction(0)
 
 
 def as_json(value: object) -> object:

@@ -49,7 +49,7 @@ def single_process_gradient(bare: torch.nn.Module, members: list[tuple[int, int]
     total = torch.zeros((), dtype=torch.float64)
     for rank, index in members:
         source = pipeline(CHATS[rank], sharded=True)
-        record = source.source.reading(World(), seed=0, epoch=0).fetch(odb.SampleRef(0, 0, index, -1), 0)
+        record = source.source.reading(World(), seed=0, epoch=0).fetch_all([(odb.SampleRef(0, 0, index, -1), 0)])[0]
         prepare = prepare_for(source, 0)
         sample = prepare.record(record)
         if sample.images:

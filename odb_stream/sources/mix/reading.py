@@ -223,12 +223,8 @@ class MixReading:
             places[number] = PartPosition(part.pass_number, part.position, turns[number])
             yield replace(record, position=MixPosition(tuple(places)))
 
-    def fetch(self, ref: SampleRef, epoch: int) -> Record:
-        """Read one record of pass ``epoch`` again. Raises ShardError where there is no such source or sample."""
-        return self.first[self._source(ref)].fetch(ref, epoch)
-
     def fetch_all(self, held: Sequence[tuple[SampleRef, int]]) -> list[Record]:
-        """Read many records again, in the order asked, those of each source together. Raises as above."""
+        """Read records again, those of each source together. Raises ShardError for a source that does not exist."""
         records: dict[int, Iterator[Record]] = {}
         for number in {self._source(ref) for ref, _ in held}:
             records[number] = iter(self.first[number].fetch_all([one for one in held if one[0].source == number]))

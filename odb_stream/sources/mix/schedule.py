@@ -29,11 +29,6 @@ def whole_weights(weights: Sequence[int | float]) -> tuple[int, ...]:
     return tuple(weight // divisor for weight in whole)
 
 
-def bound(sources: int) -> Fraction:
-    """How many turns a source may be away from its due, at most, in a schedule of that many sources."""
-    return Fraction(2 * sources - 3, 2 * sources - 2) if sources > 1 else Fraction(0)
-
-
 def next_turn(weights: Sequence[int], turns: Sequence[int]) -> int:
     """The source that is next, after each had so many ``turns``, all of them by this rule.
 

@@ -8,12 +8,12 @@ from itertools import islice
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mix_data import Tokens, as_json, numbered, sharded
+from mix_data import Tokens, as_json, bound, numbered, sharded
 
 import odb_stream as odb
 from odb_stream.sample import MixPosition, PartPosition, Position, position_from, position_state
 from odb_stream.sources.mix.reading import REPEAT
-from odb_stream.sources.mix.schedule import bound, whole_weights
+from odb_stream.sources.mix.schedule import whole_weights
 
 NAMES = "abcd"
 LENGTHS = st.lists(st.integers(1, 14), min_size=2, max_size=4)
@@ -147,12 +147,12 @@ def test_any_record_is_read_again_with_its_pass(tmp_path):
     records = list(reading.records())
     assert {record.epoch for record in records} >= {1, 1 + REPEAT}
     for record in records:
-        again = reading.fetch(record.ref, record.epoch)
+        again = reading.fetch_all([(record.ref, record.epoch)])[0]
         assert (again.ref, again.key, again.members, again.epoch) == (
             record.ref, record.key, record.members, record.epoch
         )  # fmt: skip
     with pytest.raises(odb.ShardError, match="no source 2 in a mix of 2"):
-        reading.fetch(records[0].ref._replace(source=2), 0)
+        reading.fetch_all([(records[0].ref._replace(source=2), 0)])
 
 
 def test_epochs_and_passes_are_drawn_anew():

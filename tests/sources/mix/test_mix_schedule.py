@@ -6,8 +6,9 @@ from itertools import count
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from mix_data import bound
 
-from odb_stream.sources.mix.schedule import bound, next_turn, turns_until, whole_weights
+from odb_stream.sources.mix.schedule import next_turn, turns_until, whole_weights
 
 WEIGHTS = st.lists(st.integers(1, 60) | st.sampled_from([1, 1, 1000]), min_size=1, max_size=8)
 

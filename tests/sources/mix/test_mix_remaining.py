@@ -5,22 +5,13 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mix_data import Tokens, numbered, sharded
-from rest_support import Identity, after, check_going_on, identities, identity
+from mix_data import Tokens, bound, numbered, sharded
+from remaining_support import Identity, after, check_going_on, identities, identity
 
 import odb_stream as odb
 from odb_stream.sample import START, MixPosition, PartPosition, Remaining
-from odb_stream.sources import shard_reading
 from odb_stream.sources.mix.reading import REPEAT
-from odb_stream.sources.mix.schedule import bound
 from odb_stream.sources.remaining import normalised
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _small_blocks():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard_reading, "SHUFFLE_BLOCK", 4)
-        yield
 
 
 def mix(pipelines, weights, mode="once"):
@@ -81,7 +72,7 @@ def test_held_records_of_a_mix_come_in_the_order_asked(tmp_path):
     reading = source.reading(odb.World(), seed=0, epoch=0)
     records = list(reading.records())[::-1]
     held = [(record.ref, record.epoch) for record in records]
-    assert reading.fetch_all(held) == [reading.fetch(ref, epoch) for ref, epoch in held]
+    assert reading.fetch_all(held) == [reading.fetch_all([one])[0] for one in held]
     assert [(one.ref, one.epoch, one.members) for one in reading.fetch_all(held)] == [
         (one.ref, one.epoch, one.members) for one in records
     ]

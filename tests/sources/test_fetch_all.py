@@ -1,39 +1,25 @@
 """Reading many samples again: the same as one by one, neighbours from one stream, far ones several at once."""
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_tars import REPEATABLE, tar_bytes, write_tar_file
+from make_tars import REPEATABLE, tar_bytes, watch_streams, write_tar_file
 
-from odb_stream import storage
 from odb_stream.config import World
 from odb_stream.errors import ShardError
 from odb_stream.sample import START, Record, SampleRef
-from odb_stream.shards import coalescing
 from odb_stream.shards.coalescing import coalesced_starts
 from odb_stream.shards.index import index_address, write_index
 from odb_stream.shards.reader import SampleStart, build_index
-from odb_stream.sources import shard_reading
 from odb_stream.sources.dataset import FromDataset
 from odb_stream.sources.shard_reading import ShardReading
 from odb_stream.sources.shards import Shards
-from odb_stream.storage.options import DEFAULT, Storage
 
 KINDS = [(on_damage, indexed) for on_damage in ("error", "drop") for indexed in (True, False)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _small_scale() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard_reading, "SHUFFLE_BLOCK", 4)
-        patch.setattr(coalescing, "MOST_SKIPPED", 2048)
-        yield
 
 
 def shards_of(folder: Path, sizes: list[list[int]], *, indexed: bool) -> str:
@@ -59,7 +45,7 @@ def check_again(reading: ShardReading, records: list[Record], epochs: list[int])
     held = [(record.ref, epoch) for record, epoch in zip(records, epochs, strict=True)]
     together = reading.fetch_all(held)
     assert together == [replace(record, position=START, epoch=e) for record, e in zip(records, epochs, strict=True)]
-    assert together == [reading.fetch(ref, epoch) for ref, epoch in held]
+    assert together == [reading.fetch_all([one])[0] for one in held]
 
 
 @settings(REPEATABLE, max_examples=60)
@@ -80,20 +66,6 @@ def test_many_at_once_are_as_one_by_one(
     whole = list(reading.records())
     chosen = data.draw(st.lists(st.sampled_from(whole), max_size=20))
     check_again(reading, chosen, data.draw(st.lists(st.integers(0, 2), min_size=len(chosen), max_size=len(chosen))))
-
-
-def watch_streams(patch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """From now on, which shards were opened at which byte."""
-    opened: list[tuple[str, int]] = []
-    open_stream = storage.open_stream
-
-    def watch(address: str, offset: int = 0, options: Storage = DEFAULT) -> BinaryIO:
-        if not address.endswith(storage.INDEX_SUFFIX):
-            opened.append((Path(address).name, offset))
-        return open_stream(address, offset, options)
-
-    patch.setattr(storage, "open_stream", watch)
-    return opened
 
 
 @pytest.mark.parametrize(("on_damage", "indexed"), KINDS)
@@ -193,6 +165,6 @@ def test_items_of_a_dataset_come_in_the_order_asked() -> None:
     reading = FromDataset([{"input_ids": [1]}] * 9).reading(World(), seed=0, epoch=3)
     records = list(reading.records())
     held = [(record.ref, 5) for record in (records[4], records[0], records[4])]
-    assert reading.fetch_all(held) == [reading.fetch(ref, epoch) for ref, epoch in held]
+    assert reading.fetch_all(held) == [reading.fetch_all([one])[0] for one in held]
     with pytest.raises(ShardError, match="9 items, so none of index 9"):
         reading.fetch_all([(SampleRef(0, 0, 9, -1), 0)])

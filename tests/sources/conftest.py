@@ -1,0 +1,17 @@
+"""Shuffle blocks, gaps and held-back samples are small here, so that small shards have several of each."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from odb_stream.shards import coalescing, split_samples
+from odb_stream.sources import shard_reading
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_scale() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shard_reading, "SHUFFLE_BLOCK", 4)
+        patch.setattr(coalescing, "MOST_SKIPPED", 2048)
+        patch.setattr(split_samples, "HELD_BACK", 3)
+        yield
