@@ -1,31 +1,21 @@
-"""What every transport promises, over threads and over real processes alike."""
+"""What a transport promises while ranks live: whole data, one decision for all, a name when a rank leaves."""
 
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from memory_transport import InMemory
-from ranks_support import Ranks
-from transport_ranks import Build, ranks_in_memory, ranks_over_gloo
+from transport_ranks import Build, ranks_over_gloo
 from waiting import threads_end
 
 from odb_stream.errors import PeerError
 from odb_stream.ranks.transport import Left, Transport
 
-Start = Callable[..., Ranks]
 ONE = np.arange(1)
-
-
-@pytest.fixture(params=["memory", "gloo"])
-def start(request: pytest.FixtureRequest) -> Start:
-    return ranks_in_memory if request.param == "memory" else ranks_over_gloo
 
 
 @dataclass(frozen=True)
@@ -64,15 +54,6 @@ def run_program(transport: Transport, program: Program) -> None:
                 np.testing.assert_array_equal(received[sender], parcel(sender, me, number, size))
 
 
-@st.composite
-def program_strategy(draw: st.DrawFn) -> Program:
-    size = draw(st.integers(1, 4))
-    pairs = [(sender, to) for sender in range(size) for to in range(size) if sender != to]
-    values = draw(st.lists(st.integers(0, 40), min_size=1, max_size=5))
-    chosen = st.dictionaries(st.sampled_from(pairs), st.integers(0, 200)) if pairs else st.just({})
-    return Program(size, values, draw(st.lists(chosen, max_size=len(values))))
-
-
 def seeded_program(size: int, seed: int) -> Program:
     generator = random.Random(seed)
     pairs = [(sender, to) for sender in range(size) for to in range(size) if sender != to]
@@ -90,23 +71,17 @@ def run_programs(build: Build, line: Connection, programs: list[Program]) -> Non
     transport.close()
 
 
-@given(program_strategy())
-def test_threads_get_what_was_sent(program: Program) -> None:
-    with ranks_in_memory(program.size, run_programs, [program]) as ranks:
-        ranks.values()
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_processes_get_what_was_sent(size: int) -> None:
     with ranks_over_gloo(size, run_programs, [seeded_program(size, seed) for seed in range(10)]) as ranks:
         ranks.values()
 
 
-def test_uneven_arrays_pass_each_other(start: Start) -> None:
+def test_uneven_arrays_pass_each_other() -> None:
     """Each of three ranks sends 5 MB to one and nothing, or a little, to the other, all at the same time."""
     parcels = {(rank, (rank + 1) % 3): 5_000_000 for rank in range(3)}
     parcels |= {(rank, (rank + 2) % 3): rank for rank in range(3)}
-    with start(3, run_programs, [Program(3, [1, 1], [parcels, parcels])]) as ranks:
+    with ranks_over_gloo(3, run_programs, [Program(3, [1, 1], [parcels, parcels])]) as ranks:
         ranks.values()
 
 
@@ -126,8 +101,8 @@ def exchange_twice(build: Build, line: Connection) -> list[int]:
     return got
 
 
-def test_only_those_who_take_part_call_exchange(start: Start) -> None:
-    with start(3, exchange_twice) as ranks:
+def test_only_those_who_take_part_call_exchange() -> None:
+    with ranks_over_gloo(3, exchange_twice) as ranks:
         assert ranks.values() == [[], [1, 2], [3]]
 
 
@@ -148,8 +123,8 @@ def exchange_after_one_has_left(build: Build, line: Connection) -> list[int]:
     return got
 
 
-def test_an_exchange_needs_only_those_who_take_part(start: Start) -> None:
-    with start(3, exchange_after_one_has_left) as ranks:
+def test_an_exchange_needs_only_those_who_take_part() -> None:
+    with ranks_over_gloo(3, exchange_after_one_has_left) as ranks:
         assert ranks.hear(2) == "closed"
         for rank in (0, 1):
             ranks.tell(rank)
@@ -186,8 +161,8 @@ def wait_or_leave(build: Build, line: Connection, leaver: int, point: str) -> in
 
 
 @pytest.mark.parametrize(("leaver", "point"), [(0, "gather"), (1, "gather"), (2, "gather"), (1, "exchange")])
-def test_peers_that_wait_learn_who_left(start: Start, leaver: int, point: str) -> None:
-    with start(3, wait_or_leave, leaver, point) as ranks:
+def test_peers_that_wait_learn_who_left(leaver: int, point: str) -> None:
+    with ranks_over_gloo(3, wait_or_leave, leaver, point) as ranks:
         others = [rank for rank in range(3) if rank != leaver]
         for rank in others:
             assert ranks.hear(rank) == "waits"
@@ -201,14 +176,8 @@ def test_peers_that_wait_learn_who_left(start: Start, leaver: int, point: str) -
 
 def until_it_waits(transport: Any) -> None:
     """Return once a call of this rank is under way in another thread."""
-    if isinstance(transport, InMemory):
-        with transport._hub._changed:
-            transport._hub._changed.wait_for(
-                lambda: any(transport.rank in meeting.brought for meeting in transport._hub._meetings.values())
-            )
-    else:
-        while not transport._heartbeat.is_waiting:
-            threading.Event().wait(0.001)
+    while not transport._heartbeat.is_waiting:
+        threading.Event().wait(0.001)
 
 
 def leave_while_waiting(build: Build, line: Connection, point: str) -> None:
@@ -233,8 +202,8 @@ def leave_while_waiting(build: Build, line: Connection, point: str) -> None:
 
 
 @pytest.mark.parametrize("point", ["gather", "exchange"])
-def test_a_rank_that_waits_can_leave(start: Start, point: str) -> None:
-    with start(2, leave_while_waiting, point) as ranks:
+def test_a_rank_that_waits_can_leave(point: str) -> None:
+    with ranks_over_gloo(2, leave_while_waiting, point) as ranks:
         assert ranks.outcome(1).error == "Left"
         ranks.tell(0)
         outcome = ranks.outcome(0)
@@ -254,8 +223,8 @@ def all_leave(build: Build, line: Connection) -> None:
         transport.close()
 
 
-def test_all_ranks_can_leave(start: Start) -> None:
-    with start(3, all_leave) as ranks:
+def test_all_ranks_can_leave() -> None:
+    with ranks_over_gloo(3, all_leave) as ranks:
         ranks.tell_all()
         # A rank that was told a moment later may have heard of the first one before: both are a proper end.
         for outcome in ranks.outcomes():
@@ -294,10 +263,9 @@ def leave_at_some_moment(build: Build, line: Connection, size: int) -> list[int]
 
 
 @pytest.mark.slow
-def test_all_ranks_complete_a_gather_or_none(start: Start) -> None:
+def test_all_ranks_complete_a_gather_or_none() -> None:
     """The heart of the matter: whenever a rank leaves, all its peers stop at the same gather, and nobody hangs."""
-    extra: dict[str, Any] = {"builds": ROUNDS} if start is ranks_in_memory else {}
-    with start(3, leave_at_some_moment, 3, **extra) as ranks:
+    with ranks_over_gloo(3, leave_at_some_moment, 3) as ranks:
         counts = ranks.values(within=300)
     for number, row in enumerate(zip(*counts, strict=True)):
         first, second = (count for rank, count in enumerate(row) if rank != number % 3)

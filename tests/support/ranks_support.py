@@ -1,17 +1,17 @@
-"""Starts one function on every rank and brings back what became of each; ranks are real processes or threads.
+"""Starts one function on every rank and brings back what became of each.
 
-Most tests need one call. The function stands at the top of a module, the processes form a gloo group on loopback, and
-what the function raises is a result like any other::
+Ranks are real processes in one gloo group on loopback. Most tests need one call; the function stands at the top of a
+module, and what it raises is a result like any other::
 
     outcomes = run_ranks(train, 2, settings)      # train(settings) on two ranks, until both have ended
     assert outcomes[0].error == "PeerError"       # value, error, text, exit_code, output
     first, second = values(run_ranks(train, 2))   # or all values; fails when one raised, and shows what all wrote
 
 A test that talks to its ranks while they run, or stops or kills one, keeps them in hand instead. The function finds its
-own end of the conversation with :func:`here`::
+own end of the conversation with :func:`line_to_test`::
 
-    with start_ranks(train, 2) as ranks:          # or start_threads
-        assert ranks.hear(1) == "ready"           # train called here().line.send("ready")
+    with start_ranks(train, 2) as ranks:
+        assert ranks.hear(1) == "ready"           # train called line_to_test().send("ready")
         ranks.signal(1, signal.SIGKILL)
         assert ranks.outcome(0).error == "PeerError"
 
@@ -21,18 +21,18 @@ Nothing outlives the test: every wait has a deadline, and leaving the ``with`` b
 import faulthandler
 import multiprocessing
 import os
+import shutil
 import signal
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from waiting import PATIENCE
 
@@ -42,20 +42,12 @@ DEADLINE = 180.0
 PRELOADED = ["torch.distributed", "odb_stream.loader.loader", "pytest"]
 """What the fork server imports once, so that a rank starts in milliseconds."""
 
-_own = threading.local()
+_lines: list[Connection] = []
 
 
-class Here(NamedTuple):
-    """A rank as the function that runs on it sees it; ``line`` leads to the test."""
-
-    rank: int
-    line: Connection
-
-
-def here() -> Here:
-    """The rank on which the caller runs, in the thread in which its function was called."""
-    rank: Here = _own.here
-    return rank
+def line_to_test() -> Connection:
+    """On a rank: its line to the test."""
+    return _lines[0]
 
 
 @dataclass(frozen=True)
@@ -78,7 +70,6 @@ class Ranks:
 
     lines: list[Connection] = field(default_factory=list)
     processes: list[BaseProcess] = field(default_factory=list)
-    threads: list[threading.Thread] = field(default_factory=list)
     logs: list[Path] = field(default_factory=list)
 
     def tell(self, rank: int, message: Any = None) -> None:
@@ -92,7 +83,7 @@ class Ranks:
         """The next message of a rank; fails the test when none comes in time, or the rank ends without one."""
         line = self.lines[rank]
         # Not the line alone: a child that the rank forked may hold a copy of its end, and keep it open after its death.
-        wait([line, *(process.sentinel for process in self.processes[rank : rank + 1])], max(0.0, within))
+        wait([line, self.processes[rank].sentinel], max(0.0, within))
         with suppress(EOFError):
             if line.poll():
                 return line.recv()
@@ -126,7 +117,7 @@ class Ranks:
 
     def output(self, rank: int) -> str:
         """What a process has written so far."""
-        return self.logs[rank].read_text(errors="replace") if rank < len(self.logs) and self.logs[rank].exists() else ""
+        return self.logs[rank].read_text(errors="replace") if self.logs[rank].exists() else ""
 
     def written(self) -> str:
         """What every rank has written so far, for the message of a failure."""
@@ -141,13 +132,7 @@ class Ranks:
             process.join(PATIENCE)
         for line in self.lines:
             line.close()
-        for thread in self.threads:
-            thread.join(PATIENCE)
-            assert not thread.is_alive()
-        if self.logs:
-            for log in self.logs:
-                log.unlink(missing_ok=True)
-            self.logs[0].parent.rmdir()
+        shutil.rmtree(self.logs[0].parent)
 
 
 def run_ranks(
@@ -232,18 +217,6 @@ def start_ranks(
     return ranks
 
 
-def start_threads(function: Callable[..., Any], size: int, *arguments: Any) -> Ranks:
-    """Start ``function(*arguments)`` in ``size`` threads of this process, without a process group."""
-    ranks = Ranks()
-    for rank in range(size):
-        ours, theirs = Pipe()
-        thread = threading.Thread(target=_call, args=(function, arguments, Here(rank, theirs)))
-        thread.start()
-        ranks.lines.append(ours)
-        ranks.threads.append(thread)
-    return ranks
-
-
 def _process(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
@@ -264,18 +237,14 @@ def _process(
     faulthandler.dump_traceback_later(deadline * 0.9, file=stacks)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _join_group(rank, size, line, store)
-    _call(function, arguments, Here(rank, line))
-
-
-def _call(function: Callable[..., Any], arguments: tuple[Any, ...], place: Here) -> None:
-    _own.here = place
+    _lines.append(line)
     try:
         outcome = Outcome(function(*arguments))
     except Exception as error:  # noqa: BLE001 - an error is a result here
         traceback.print_exc()
         outcome = Outcome(error=type(error).__name__, text=str(error))
     with suppress(OSError):  # the test has ended before
-        place.line.send(outcome)
+        line.send(outcome)
 
 
 def _join_group(rank: int, size: int, line: Connection, address: tuple[str, int] | None) -> None:

@@ -1,4 +1,4 @@
-"""Runs one function on every rank with a transport: as threads over memory, or as real processes over gloo.
+"""Runs one function on every rank with transports of its own, as real processes over gloo.
 
 A body gets ``build``, which gives this rank's next transport, and its line to the test.
 """
@@ -8,25 +8,14 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch.distributed as dist
-from memory_transport import InMemoryHub
-from ranks_support import Ranks, here, start_ranks, start_threads
+from ranks_support import Ranks, line_to_test, start_ranks
 
 from odb_stream.config import World
 from odb_stream.ranks.gloo import Gloo
-from odb_stream.ranks.transport import Local, Transport
+from odb_stream.ranks.transport import Transport
 
 Build = Callable[[], Transport]
 Body = Callable[..., Any]
-
-
-def ranks_in_memory(size: int, body: Body, *args: Any, builds: int = 1) -> Ranks:
-    """Ranks as threads; each builds that many transports at most."""
-    return start_threads(_in_memory, size, [InMemoryHub(size) for _ in range(builds)], body, args)
-
-
-def _in_memory(hubs: list[InMemoryHub], body: Body, args: tuple[Any, ...]) -> Any:
-    rank, line = here()
-    return body(iter([hub.transport(rank) if hub.size > 1 else Local() for hub in hubs]).__next__, line, *args)
 
 
 def ranks_over_gloo(
@@ -39,7 +28,7 @@ def ranks_over_gloo(
 
 def _over_gloo(settings: Mapping[str, Any], body: Body, args: tuple[Any, ...]) -> Any:
     world = World(dist.get_rank(), dist.get_world_size())
-    return body(lambda: Gloo(world, **settings), here().line, *args)
+    return body(lambda: Gloo(world, **settings), line_to_test(), *args)
 
 
 def all_meet(line: Connection) -> None:
