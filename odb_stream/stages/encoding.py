@@ -1,4 +1,4 @@
-"""Encodes text with ``tokenizers`` alone: ids and exact character offsets, with chosen spans kept plain."""
+"""Encodes text with ``tokenizers`` alone: ids and exact character offsets, and no special tokens in chosen spans."""
 
 import re
 from bisect import bisect_right
@@ -10,12 +10,12 @@ from tokenizers import AddedToken, Tokenizer
 from odb_stream.stages.chat.rendering import Span
 from odb_stream.stages.processor import any_of
 
-# Code points that Unicode reserves as never being characters: stand-ins for the template's special tokens.
+# Stand-ins for the template's special tokens: code points that Unicode guarantees never to be characters.
 _STAND_INS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 
 class CannotEncode(ValueError):
-    """A text that this tokenizer cannot encode as asked; the text of the error says why."""
+    """This tokenizer cannot encode the text as asked; the error says why."""
 
 
 class Encoded(NamedTuple):
@@ -31,11 +31,11 @@ class Encoded(NamedTuple):
 class Encoder:
     """A tokenizer from its JSON; picklable, and built in each process only when it is first used.
 
-    With ``plain`` spans, spellings of special tokens that begin inside them are encoded as ordinary text. For this a
-    second tokenizer treats all special tokens as text, and the special tokens outside the plain spans are replaced by
-    stand-ins that it knows as added tokens. So the text is split at exactly the places where the first tokenizer
-    splits it, no piece of it is encoded apart, and the ids differ from the first tokenizer's only where a special
-    token was spelled in a plain span.
+    Spellings of special tokens that begin inside ``plain`` spans are encoded as ordinary text. For this, a second
+    tokenizer treats all special tokens as text, and the special tokens outside the plain spans are replaced by
+    stand-ins that it knows as added tokens. So the text is split exactly where the first tokenizer splits it, no piece
+    of it is encoded separately, and the ids differ from the first tokenizer's only where a plain span spells a special
+    token.
     """
 
     def __init__(self, serialized: str) -> None:
@@ -59,7 +59,7 @@ class Encoder:
         return list(self._whole.encode(_encodable(text)).ids)
 
     def encode_chat(self, text: str, plain: Sequence[Span] = ()) -> Encoded:
-        """Ids and offsets of a rendered chat, nothing added; spans in ``plain`` are kept free of special tokens."""
+        """Ids and offsets of a rendered chat, nothing added; spans in ``plain`` get no special tokens."""
         if plain:
             if self._guarded is None:
                 self._guarded = _Guarded(self.serialized)
@@ -71,7 +71,7 @@ class Encoder:
 
 
 class _Guarded:
-    """The second tokenizer: special tokens are text to it, stand-ins are tokens."""
+    """The second tokenizer, to which special tokens are text and stand-ins are tokens."""
 
     def __init__(self, serialized: str) -> None:
         self._tokenizer = _without_post_processor(serialized)
@@ -82,6 +82,7 @@ class _Guarded:
         by_manner: dict[tuple[bool, bool, bool], str] = {}
         for token in added.values():
             if token.special:
+                # Added tokens that swallow white space alike can share a stand-in: there are only 32 of these.
                 manner = (token.lstrip, token.rstrip, token.single_word)
                 self._stand_ins[token.content] = by_manner.setdefault(manner, _STAND_INS[len(by_manner)])
         self._tokenizer.add_tokens(
@@ -97,11 +98,11 @@ class _Guarded:
 
     def encode(self, text: str, plain: Sequence[Span]) -> Encoded:
         if self._letters is not None and (found := self._letters.search(text)):
-            raise CannotEncode(f"the text holds U+{ord(found[0]):04X}, which is no character in Unicode: take it out")
+            raise CannotEncode(f"the text holds U+{ord(found[0]):04X}, which Unicode reserves: remove it")
         specials = self._specials_outside(text, plain)
         parts: list[str] = []
-        ends: list[int] = []  # where each stand-in ends in the changed text,
-        shifts = [0]  # and how much further on the original text is from there
+        ends: list[int] = []  # where each stand-in ends in the changed text
+        shifts = [0]  # how much further ahead the original text is from there on
         done = length = 0
         for token in specials:
             parts += text[done : token.start()], self._stand_ins[token[0]]
@@ -132,22 +133,22 @@ class _Guarded:
         ]
 
     def _with_specials(self, ids: list[int], specials: list[int]) -> list[int]:
-        """The ids with each stand-in replaced by the special token it stands for."""
+        """The ids with each stand-in replaced by its special token."""
         places = [place for place, number in enumerate(ids) if number in self._stand_in_ids]
         if len(places) != len(specials):
-            raise CannotEncode("a special token written by the template is a token only between other words")
+            raise CannotEncode("the template writes a special token inside a word, where this tokenizer reads no token")
         for place, special in zip(places, specials, strict=True):
             ids[place] = special
         return ids
 
     def _require_plain(self, ids: list[int], specials: list[re.Match[str]], text: str, plain: Sequence[Span]) -> None:
-        """Raise if the vocabulary makes a special token out of its letters (a whole word of the model's own)."""
+        """Raise if a special token in a plain span is also a word of the vocabulary, and so a token after all."""
         for spelled, number in self._ids.items():
             if spelled == self._unknown or not any(text.find(spelled, start, end) >= 0 for start, end in plain):
                 continue
             if ids.count(number) != sum(token[0] == spelled for token in specials):
                 raise CannotEncode(
-                    f"a content spells the special token {spelled!r}, and this tokenizer's own words include it, so it "
+                    f"a content spells the special token {spelled!r}, which is also a word of this tokenizer, so it "
                     "cannot be encoded as plain text: change the spelling in the data"
                 )
 
@@ -160,7 +161,7 @@ def _load(serialized: str) -> Tokenizer:
 
 
 def _without_post_processor(serialized: str) -> Tokenizer:
-    """The tokenizer without its last step, which adds nothing to a chat but may trim white space from the offsets."""
+    """The tokenizer without its last step, which would only trim white space from the offsets of a chat."""
     tokenizer = _load(serialized)
     tokenizer.post_processor = None
     return tokenizer
@@ -171,6 +172,6 @@ def _encodable(text: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise CannotEncode(
-            f"the text holds U+{ord(text[error.start]):04X}, half of a surrogate pair: it is not valid text"
+            f"the text holds U+{ord(text[error.start]):04X}, half of a surrogate pair, which is not valid text"
         ) from error
     return text

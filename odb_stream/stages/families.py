@@ -1,4 +1,4 @@
-"""What a family of vision models makes of an image: how many patches and tokens it takes, and its pixels."""
+"""How a family of vision models reads images: how many patches and tokens an image takes, and its pixels."""
 
 import math
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from PIL import Image
 
 from odb_stream.config import require_int
 from odb_stream.errors import ConfigError, StageError
-from odb_stream.stages.images.files import BadImage, Grid, Size
+from odb_stream.stages.images.files import BadImage, Grid, ImageSize
 from odb_stream.stages.images.patches import PatchTable, Raster
 
 Pixels = npt.NDArray[np.float32]
-"""What the vision encoder takes of one image: float32 of shape (patches, dimensions of a patch)."""
+"""The vision encoder's input for one image: float32 of shape (patches, dimensions of a patch)."""
 
 Measure = tuple[Grid, int]
 """The grid of an image (its product is the number of rows of its pixels), and the tokens that it takes."""
@@ -24,13 +24,13 @@ Measure = tuple[Grid, int]
 
 @runtime_checkable
 class VisualFamily(Protocol):
-    """The hook for a family of vision-language models: write a picklable class with these four, and give an instance
+    """The hook for a family of vision-language models: write a picklable class with these members, and give an instance
     to ``ExpandVisualTokens(processor, family=...)``.
 
     Attributes:
-        image_token: the token that the chat template writes for an image; it is repeated once a feature.
-        block: the tokens that the template writes just before and just after it and that a cut must not part from it;
-            None where there are none.
+        image_token: the token that the chat template writes for an image; it is repeated for each feature.
+        block: the tokens that the template writes just before and just after it, and that a cut must not separate from
+            it; None if there are none.
         merge_size: for models with M-RoPE, the patches a side that become one token: samples then carry
             ``mm_token_type_ids`` and the three rows of positions. None for other models.
     """
@@ -45,10 +45,10 @@ class VisualFamily(Protocol):
     def merge_size(self) -> int | None: ...
 
     def measure(self, width: int, height: int) -> Measure:
-        """Grid and tokens of an image of this size. Raises BadImage for a size that the model does not take."""
+        """Grid and tokens of an image of this size. Raises BadImage for a size that the model does not accept."""
 
     def pixels(self, image: Image.Image) -> Pixels:
-        """The pixels of an RGB image: as many rows as the grid of its size says."""
+        """The pixels of an RGB image, with as many rows as the product of its grid."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,16 @@ class FixedTokens:
     Args:
         count: tokens of an image.
         size: (width, height) that the encoder takes.
-        pixels_of: from the resized RGB image to float32 of shape (rows, dimensions); by default one row that holds the
-            channels one after another, scaled to 0 to 1, so that ``pixel_values.view(-1, 3, height, width)`` is the
-            encoder's input. Picklable.
+        pixels_of: a picklable function from the resized RGB image to float32 of shape (rows, dimensions). The default
+            gives one row with the channels one after another, scaled to 0 to 1, so that
+            ``pixel_values.view(-1, 3, height, width)`` is the encoder's input.
         rows: rows of that array.
         image_token: as in :class:`VisualFamily`.
-        block: likewise.
+        block: as in :class:`VisualFamily`.
     """
 
     count: int
-    size: Size
+    size: ImageSize
     pixels_of: Callable[[Image.Image], Pixels] | None = field(default=None, kw_only=True)
     rows: int = field(default=1, kw_only=True)
     image_token: str = field(default="<image>", kw_only=True)
@@ -94,7 +94,7 @@ class FixedTokens:
 
 @dataclass(frozen=True, eq=False)
 class QwenVision:
-    """Qwen2-VL, Qwen2.5-VL and Qwen3-VL: the sides are resized to multiples of a merged patch.
+    """Qwen2-VL, Qwen2.5-VL and Qwen3-VL: both sides are resized to multiples of a merged patch.
 
     Args:
         image_processor: transformers' own (``Qwen2VLImageProcessor`` or its Pillow-backed twin). It is kept: a worker
@@ -111,7 +111,7 @@ class QwenVision:
         if not kinds & {"Qwen2VLImageProcessor", "Qwen2VLImageProcessorPil", "Qwen2VLImageProcessorFast"}:
             raise ConfigError(
                 f"the image processor is {type(self.image_processor).__name__}, not that of Qwen2-VL, Qwen2.5-VL or "
-                "Qwen3-VL: tell how its images are measured with ExpandVisualTokens(processor, family=...)"
+                "Qwen3-VL: say how its images are measured with ExpandVisualTokens(processor, family=...)"
             )
         if not self.image_processor.do_resize:
             raise ConfigError("do_resize of the image processor is False, but these models need it: set it to True")
@@ -123,6 +123,7 @@ class QwenVision:
 
     def measure(self, width: int, height: int) -> Measure:
         """Grid and tokens after the image processor's resizing, checked against its own count."""
+        # The processor counts patches but does not say in how many rows; the rule for those is written again below.
         patch, merge = int(self.image_processor.patch_size), self.merge_size
         try:
             counted = self.image_processor.get_number_of_image_patches(height, width)
@@ -138,7 +139,7 @@ class QwenVision:
         return (1, rows, columns), rows * columns // merge**2
 
     def pixels(self, image: Image.Image) -> Pixels:
-        """What the image processor gives; by table where that is known to be the same."""
+        """The image processor's own result; by table if that is known to be the same."""
         raster = self.raster(image)
         if raster is not None:
             return raster.pixels()
@@ -146,21 +147,21 @@ class QwenVision:
         return np.asarray(out["pixel_values"], dtype=np.float32)
 
     def raster(self, image: Image.Image) -> Raster | None:
-        """The resized image, from which the pixels follow by table; None where they do not."""
+        """The resized image, which gives the pixels by table; None if there is no table for this processor."""
         return None if self._table is None else self._table.raster(image, self._resized(*image.size))
 
     @cached_property
     def _table(self) -> PatchTable | None:
         return PatchTable.of(self.image_processor)
 
-    def _resized(self, width: int, height: int) -> Size:
+    def _resized(self, width: int, height: int) -> ImageSize:
         """(width, height) after the image processor's resizing."""
         limits, factor = self.image_processor.size, int(self.image_processor.patch_size) * self.merge_size
         sides = _fitted((height, width), factor, limits["shortest_edge"], limits["longest_edge"])
         return sides[1], sides[0]
 
 
-def _fitted(sides: Size, factor: int, fewest: int, most: int) -> Size:
+def _fitted(sides: ImageSize, factor: int, fewest: int, most: int) -> ImageSize:
     """The sides (height, width) as multiples of ``factor`` near the same ratio, with ``fewest`` to ``most`` pixels."""
     height, width = sides
     rounded = round(height / factor) * factor, round(width / factor) * factor

@@ -1,4 +1,4 @@
-"""What the stages take from a processor at construction, so that workers need neither it nor its library."""
+"""What the stages read from a processor at construction, so that workers need neither it nor transformers."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -10,20 +10,20 @@ from odb_stream.errors import ConfigError
 
 
 def describe(processor: Any) -> str:
-    """The processor in a few words, for messages: its name or path where it has one, and its class."""
+    """The processor in a few words, for messages: its name or path if it has one, and its class."""
     name = getattr(processor, "name_or_path", "") or getattr(text_tokenizer(processor), "name_or_path", "")
     return f"{name!r} ({type(processor).__name__})" if name else type(processor).__name__
 
 
 def text_tokenizer(processor: Any) -> Any:
-    """The tokenizer of a processor; a tokenizer is its own."""
+    """The tokenizer of a processor, or the given object if it is a tokenizer itself."""
     return getattr(processor, "tokenizer", processor)
 
 
 def backend_tokenizer(processor: Any) -> Tokenizer:
-    """The ``tokenizers.Tokenizer`` behind a fast tokenizer, behind a processor's tokenizer, or given as such.
+    """The ``tokenizers.Tokenizer`` of a processor, of a fast tokenizer, or given as such.
 
-    Raises a ConfigError where there is none.
+    Raises a ConfigError if there is none.
     """
     tokenizer = text_tokenizer(processor)
     backend = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
@@ -38,8 +38,8 @@ def backend_tokenizer(processor: Any) -> Tokenizer:
 def chat_template(processor: Any, template: str | None) -> str:
     """The text of the chat template to use: ``template``, else the processor's, else its tokenizer's.
 
-    Where the processor holds several by name, ``template`` may be such a name, and "default" is taken without one.
-    Raises a ConfigError that names the processor where there is none to take.
+    If the processor holds several by name, ``template`` may be such a name; without one, "default" is used. Raises a
+    ConfigError that names the processor if it has no template to use.
     """
     own = getattr(processor, "chat_template", None) or getattr(text_tokenizer(processor), "chat_template", None)
     named: Mapping[str, str] = own if isinstance(own, Mapping) else {}
@@ -70,6 +70,7 @@ def named_special_tokens(processor: Any) -> dict[str, str]:
 
 
 def any_of(spellings: Iterable[str]) -> re.Pattern[str] | None:
-    """A pattern that finds the longest of these spellings at the leftmost place; None where there are none."""
+    """A pattern that finds the longest of these spellings at the leftmost place; None if there are no spellings."""
+    # The first alternative that matches wins, so the longest comes first.
     ordered = sorted({spelling for spelling in spellings if spelling}, key=lambda spelling: (-len(spelling), spelling))
     return re.compile("|".join(map(re.escape, ordered))) if ordered else None

@@ -12,9 +12,8 @@ from odb_stream.stages.images.files import Grid
 def rope_positions(token_types: npt.NDArray[np.integer], grids: Sequence[Grid], merge_size: int) -> IntArray:
     """Positions as Qwen2-VL, Qwen2.5-VL and Qwen3-VL count them, int32 of shape (3, length).
 
-    Text tokens count on by one in all three rows. The tokens of an image stand at the place in time, height and width
-    of their merged patch, from the position where the image begins; the text behind it goes on after the larger of
-    the two sides.
+    Each text token adds one to all three rows. The tokens of an image have the time, height and width of their merged
+    patch, counted from the position where the image begins; the text after it continues after the longer side.
 
     Args:
         token_types: shape (length,), 1 on image tokens.
@@ -24,7 +23,7 @@ def rope_positions(token_types: npt.NDArray[np.integer], grids: Sequence[Grid], 
     Example: two text tokens, an image of 1 x 4 x 6 patches with ``merge_size`` 2, one text token:
     time ``0 1 2 2 2 2 2 2 5``, height ``0 1 2 2 2 3 3 3 5``, width ``0 1 2 3 4 2 3 4 5``.
 
-    Raises ValueError unless the image tokens are exactly those of the grids, each image's together.
+    Raises ValueError unless the image tokens are exactly those of the grids, with those of each image in one run.
     """
     places = np.flatnonzero(token_types)
     positions = np.empty((3, len(token_types)), dtype=np.int32)
@@ -48,7 +47,7 @@ def rope_positions(token_types: npt.NDArray[np.integer], grids: Sequence[Grid], 
 
 
 def rope_of(sample: PreparedSample) -> IntArray:
-    """The three rows of a prepared sample, (3, length); those of plain text where it has none of its own."""
+    """The three rows of a prepared sample, (3, length); without rows of its own, those of plain text."""
     if sample.rope is not None:
         return sample.rope
     return np.tile(np.arange(sample.length, dtype=np.int32), (3, 1))

@@ -1,4 +1,4 @@
-"""Tokenize: text to token ids and labels, cut to a length by a named rule."""
+"""Tokenize: text to token ids and labels, with long samples cut by a named rule."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -26,21 +26,21 @@ class Tokenize:
     shape (length,). Labels are not shifted: the id where the token is supervised, ``IGNORED_LABEL`` elsewhere.
 
     With ``spans`` the text is a rendered chat: nothing is added to it, and the ids are those of
-    ``tokenizer(text, add_special_tokens=False)``. A token is supervised if it begins inside a span: one that begins
-    before a span and reaches into it is not, one that begins in it and reaches beyond its end is (it carries the end
-    of the answer). Spellings of special tokens inside ``plain`` spans become ordinary tokens; everything else in such
-    a text keeps the ids it would have had.
+    ``tokenizer(text, add_special_tokens=False)``. A token is supervised if it begins inside a span: a token that begins
+    before the span and reaches into it is not, a token that begins in it and reaches beyond its end is (it carries the
+    end of the answer). Spellings of special tokens inside ``plain`` spans become ordinary tokens; the ids of all other
+    text do not change.
 
     Without ``spans`` the text is a document: every token is supervised, and the tokenizer adds its special tokens as
     in ``tokenizer(text)``.
 
     Args:
         processor: a fast tokenizer of transformers, a processor that holds one, or a ``tokenizers.Tokenizer``. It is
-            read here and not kept: the stage travels to worker processes without it.
+            read at construction and not kept: the stage is sent to worker processes without it.
         max_length: the most tokens a sample may have; None sets no limit.
         truncate: what happens to a longer sample. "right" (the default) keeps the first ``max_length`` tokens, "left"
-            the last; the number of tokens cut is left in the sample as ``truncated``. "drop" leaves the sample out
-            whole. A sample with images is cut by ExpandVisualTokens, when its true length is known.
+            the last; the number of tokens cut is recorded in the sample as ``truncated``. "drop" drops the sample. A
+            sample with images is cut by ExpandVisualTokens, once its true length is known.
 
     Returns ``Drop("empty")`` for a text without tokens, ``Drop("too_long")`` by the rule "drop", and
     ``Drop("nothing_supervised")`` if no label is left after the cut and the causal shift (the first token is never
@@ -84,6 +84,7 @@ class Tokenize:
         if length == 0:
             return Drop("empty", f"{sample.where}: the text has no tokens")
         fields: dict[str, Any] = {}
+        # Each image still counts as one token here, so a cut now would be by the wrong length.
         if sample.get("images"):
             if self.max_length is not None:
                 fields["deferred_cut"] = (self.max_length, self.truncate)
@@ -120,18 +121,18 @@ def supervised_labels(ids: IntArray, offsets: Sequence[Span], spans: Sequence[Sp
 
 
 def kept_tokens(length: int, max_length: int, truncate: Truncate) -> slice:
-    """Which tokens of a too long sample stay. A stage that adds blocks which must stay whole decides by itself."""
+    """Which tokens of a too long sample to keep, by the rules "right" and "left"."""
     return slice(0, max_length) if truncate == "right" else slice(length - max_length, length)
 
 
 def _checked(spans: Any, field_name: str, length: int, sample: Sample) -> Sequence[Span]:
-    """The spans, after checking that they lie in the text, in order and apart."""
+    """The spans. Raises StageError unless they lie in the text, in order and without overlap."""
     at = 0
     for start, end in spans:
         if not at <= start <= end <= length:
             raise StageError(
-                f"Tokenize, {sample.where}: {field_name} holds ({start}, {end}), but spans must be in order, apart and "
-                f"within the {length} characters of the text: correct the stage that wrote them"
+                f"Tokenize, {sample.where}: {field_name} holds ({start}, {end}), but spans must be in order, without "
+                f"overlap and within the {length} characters of the text: correct the stage that wrote them"
             )
         at = end
     result: Sequence[Span] = spans

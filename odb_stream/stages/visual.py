@@ -1,4 +1,4 @@
-"""ExpandVisualTokens: one placeholder an image becomes one token a feature; then a long sample is cut."""
+"""ExpandVisualTokens: one placeholder per image becomes one token per feature; then a long sample is cut."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import InitVar, dataclass, field, replace
@@ -18,30 +18,30 @@ from odb_stream.stages.rope import rope_positions
 from odb_stream.stages.tokenize import Truncate, kept_tokens
 
 Block = tuple[int, int]
-"""Where the tokens of an image and those around it, which belong to it, begin and end."""
+"""Begin and end of an image's tokens, with the tokens around them that belong to it."""
 
 
 @dataclass(frozen=True)
 class ExpandVisualTokens:
-    """Put as many tokens in the place of each image as the model makes features of it.
+    """Give each image as many tokens as the model makes features of it.
 
-    Reads ``input_ids``, ``labels`` and ``images``; stands after Tokenize and all image transforms. It expands the two
+    Reads ``input_ids``, ``labels`` and ``images``; comes after Tokenize and all image transforms. It expands the two
     rows (no loss on image tokens), counts the patches of each image (``grid`` and ``features`` in ``images``), and adds
     ``mm_token_type_ids`` (int32, (length,): 1 on image tokens) and ``rope`` (int32, (3, length): M-RoPE positions) for
     models that use them; samples without images carry them too.
 
-    The cut that Tokenize was told to make (``max_length``, ``truncate``) is made here for samples with images. It
-    never goes through an image's block, from the token before its placeholders to the one after: such a block leaves
-    whole, with its image.
+    Samples with images are cut here by the ``max_length`` and ``truncate`` of Tokenize. A cut never splits an image's
+    block, which reaches from the token before its placeholders to the token after them: the whole block is removed,
+    with its image.
 
     Args:
         processor: the model's processor, of Qwen2-VL, Qwen2.5-VL or Qwen3-VL; with a ``family``, anything that holds a
             fast tokenizer.
         family: how another family of models measures images; see :class:`~odb_stream.stages.families.VisualFamily`.
 
-    Returns ``Drop("image_aspect_ratio")`` (or what else the family refuses), ``Drop("too_long")`` where the rule is
-    "drop" or nothing fits, and ``Drop("nothing_supervised")`` if the cut leaves no label. Raises StageError unless the
-    text has exactly one placeholder an image.
+    Returns ``Drop("image_aspect_ratio")`` (or another reason of the family), ``Drop("too_long")`` if the rule is "drop"
+    or nothing fits, and ``Drop("nothing_supervised")`` if the cut leaves no label. Raises StageError unless the text
+    has exactly one placeholder per image.
 
     The stage keeps the image processor, so a worker process that receives it imports transformers.
     """
@@ -102,20 +102,20 @@ class ExpandVisualTokens:
     def pixels(self, image: Image.Image, grid: Grid | None = None) -> Pixels:
         """The pixels of an RGB image, float32 of shape (patches, dimensions of a patch).
 
-        Raises StageError if the image is not of the ``grid`` that was counted (where given), or the family gives other
-        than it measures. An image that merely decodes badly never gets here: ``open_image`` refuses it.
+        Raises StageError if the image does not have the ``grid`` that was counted (if given), or if the family returns
+        another shape than it measures. Damaged images are not a case here: ``open_image`` refuses them.
         """
         measured = self._checked(image, grid)
         pixels = self.family.pixels(image)
         if pixels.ndim != 2 or len(pixels) != measured[0] * measured[1] * measured[2] or pixels.dtype != np.float32:
             raise StageError(
                 f"{type(self.family).__name__} gives pixels of shape {pixels.shape} and type {pixels.dtype} for an "
-                f"image of size {image.size}, but measures {measured} patches: give float32 of (patches, dimensions)"
+                f"image of size {image.size}, but measures {measured} patches: return float32 of (patches, dimensions)"
             )
         return pixels
 
     def rendered(self, image: Image.Image, grid: Grid | None = None) -> Raster | Pixels:
-        """What :meth:`pixels` gives, or a raster from which that follows; raises the same."""
+        """The pixels, or a raster that gives them and is an eighth of their size; raises as :meth:`pixels` does."""
         if isinstance(self.family, QwenVision):
             self._checked(image, grid)
             raster = self.family.raster(image)
@@ -124,17 +124,17 @@ class ExpandVisualTokens:
         return self.pixels(image, grid)
 
     def _checked(self, image: Image.Image, grid: Grid | None) -> Grid:
-        """The grid of an image. Raises StageError if it is not the ``grid`` that was counted."""
+        """The grid of an image. Raises StageError if it differs from the ``grid`` that was counted."""
         measured, _ = self.family.measure(*image.size)
         if grid is not None and tuple(grid) != measured:
             raise StageError(
                 f"an image of {image.size[0]} x {image.size[1]} pixels gives {measured} patches, but {tuple(grid)} "
-                "were counted: a transform's apply must give exactly the size that its plan says"
+                "were counted: a transform's apply must return exactly the size that its plan says"
             )
         return measured
 
     def _measured(self, sample: Sample) -> list[PlannedImage] | Drop:
-        """The images with grid and features."""
+        """The images with their grids and features, or a Drop for an image that the family refuses."""
         images: list[PlannedImage] = []
         for image in sample.get("images") or []:
             if not isinstance(image, PlannedImage) or image.grid is not None:
@@ -149,7 +149,7 @@ class ExpandVisualTokens:
         return images
 
     def _expanded(self, sample: Sample, images: Sequence[PlannedImage]) -> tuple[IntArray, IntArray, list[Block]]:
-        """Ids and labels with a token a feature, and the block of each image."""
+        """Ids and labels with one token per feature, and the block of each image."""
         if "input_ids" not in sample:
             raise StageError(f"ExpandVisualTokens, {sample.where}: no input_ids: put Tokenize before it")
         ids = np.asarray(sample["input_ids"], dtype=np.int32)
@@ -158,9 +158,10 @@ class ExpandVisualTokens:
         if len(places) != len(images):
             raise StageError(
                 f"ExpandVisualTokens, {sample.where}: {len(places)} placeholders {self.family.image_token!r} in the "
-                f"tokens, but {len(images)} images: the chat template must write one for each image part, and a "
-                "document must not spell it"
+                f"tokens, but {len(images)} images: the chat template must write one for each image part, and plain "
+                "text must not spell it"
             )
+        # Some templates render images in answers: what stands for an image is input, never a target.
         labels[places] = IGNORED_LABEL
         repeats = np.ones(len(ids), dtype=np.intp)
         repeats[places] = [image.features for image in images]
@@ -177,7 +178,7 @@ class ExpandVisualTokens:
 
 
 def kept_blocks(length: int, blocks: Sequence[Block], max_length: int, truncate: Truncate) -> slice | None:
-    """Which tokens of a too long sample stay when no block may be cut; None if none do, or the rule is "drop".
+    """Which tokens of a too long sample to keep if no block may be split; None if none fit, or the rule is "drop".
 
     Example: 10 tokens with a block from 3 to 8 and a ``max_length`` of 5: "right" keeps tokens 0 to 2, "left" keeps
     tokens 8 and 9.
@@ -199,5 +200,5 @@ def _inside(start: int, end: int, kept: slice) -> bool:
 
 
 def expander(stages: Iterable[Any]) -> ExpandVisualTokens | None:
-    """The stage of a pipeline that counts and renders its images; None in a pipeline without vision."""
+    """The stage of a pipeline that counts and renders its images; None for a pipeline without images."""
     return next((stage for stage in stages if isinstance(stage, ExpandVisualTokens)), None)

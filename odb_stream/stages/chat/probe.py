@@ -1,4 +1,4 @@
-"""Learns from a probe chat, once and at construction, how a template opens and ends an assistant's turn."""
+"""Learns how a template opens and ends an assistant's turn, once at construction, from a chat of known contents."""
 
 import re
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from odb_stream.stages.chat.rendering import Renderer, RenderError
 from odb_stream.stages.chat.skeleton import Skeleton, SkeletonMaker, common_start, places, split
 from odb_stream.stages.chat.turns import MARK_IT, TurnRules, last_token_end, rendered_layout
 
+# Plain chats first. A template may demand a system message, or refuse a second question: hence the others.
 _CHATS = (
     ("user", "assistant", "user", "assistant"),
     ("system", "user", "assistant", "user", "assistant"),
@@ -20,7 +21,7 @@ _CALL = {"id": "callprobe", "type": "function", "function": {"name": "probe", "a
 
 
 def learn(renderer: Renderer, maker: SkeletonMaker, tokens: re.Pattern[str] | None) -> TurnRules | None:
-    """The rules of a template; None for one with generation marks, after checking that they enclose the answers.
+    """The rules of a template; None for a template with generation marks, once it is sure that they enclose answers.
 
     ``tokens`` finds the added tokens of the vocabulary. Raises a ConfigError that names the template's owner, the
     reason and the way out.
@@ -32,6 +33,7 @@ def learn(renderer: Renderer, maker: SkeletonMaker, tokens: re.Pattern[str] | No
     literals, order = split(renderer.render(skeleton.messages).text)
     refuse = _refusal(renderer)
     answers = [turn for turn, message in enumerate(skeleton.messages) if message["role"] == "assistant"]
+    # What follows every answer is the terminator, and perhaps the next turn's header: it ends with its last token.
     after = [literals[order.index(turn) + 1] for turn in answers]
     common = common_start(after)
     terminator = common[: last_token_end(common, tokens)] or common.rstrip() or common
@@ -57,7 +59,7 @@ def learn(renderer: Renderer, maker: SkeletonMaker, tokens: re.Pattern[str] | No
 
 
 def _probe(renderer: Renderer, maker: SkeletonMaker) -> Skeleton:
-    """The first probe chat that the template takes and renders in full; placeholder n is the content of turn n."""
+    """The first probe chat that the template accepts and renders in full; placeholder n is the content of turn n."""
     reason = ""
     for roles in _CHATS:
         messages = [{"role": role, "content": f"What turn {turn} says"} for turn, role in enumerate(roles)]
@@ -82,7 +84,7 @@ def _probe(renderer: Renderer, maker: SkeletonMaker) -> Skeleton:
 
 
 class _Opening(NamedTuple):
-    """How a template opens an answer: attributes of TurnRules (``tail`` is that after a user's message)."""
+    """How a template opens an answer: see the attributes of TurnRules (``tail`` follows a user's message)."""
 
     introduction: str = ""
     overhang: str = ""
@@ -92,7 +94,7 @@ class _Opening(NamedTuple):
 
 
 def _opening(renderer: Renderer, skeleton: Skeleton, answers: list[int], tokens: re.Pattern[str] | None) -> _Opening:
-    """Compare what stands before each answer of the probe with the generation prompt in the same place."""
+    """Compare the text before each answer of the probe with the generation prompt in the same place."""
     literals, order = split(renderer.render(skeleton.messages).text)
     opening = _Opening()
     for turn in answers:
@@ -116,7 +118,7 @@ def _opening(renderer: Renderer, skeleton: Skeleton, answers: list[int], tokens:
         elif not header.startswith(tail):
             raise _refusal(renderer)(
                 f"opens an answer with {header!r:.80} but its generation prompt is {tail!r:.80}; neither begins with "
-                "the other, so where the model's own words begin cannot be told"
+                "the other, so it is unknown where the model's own words begin"
             )
     return opening
 
@@ -124,7 +126,7 @@ def _opening(renderer: Renderer, skeleton: Skeleton, answers: list[int], tokens:
 def _calling(renderer: Renderer, maker: SkeletonMaker, tokens: re.Pattern[str] | None) -> tuple[str, str]:
     """The token that ends a turn of tool calls, and what follows a tool's result up to the end of the prompt.
 
-    Empty strings if the template takes no calls or ends them without a token of the vocabulary.
+    Both are empty if the template takes no calls, or ends them without a token of the vocabulary.
     """
     chat: list[Message] = [
         {"role": "user", "content": "probe"},
@@ -138,6 +140,7 @@ def _calling(renderer: Renderer, maker: SkeletonMaker, tokens: re.Pattern[str] |
         tail = split(renderer.render(skeleton, prompt=True).text)[0][-1]
     except RenderError:
         return "", ""
+    # "number" is the argument of the probe's call, wherever and however the template writes it.
     ends = [text[text.find("number") :] for text in (ended, followed) if "number" in text]
     if tokens is None or len(ends) < 2:
         return "", ""
@@ -146,7 +149,7 @@ def _calling(renderer: Renderer, maker: SkeletonMaker, tokens: re.Pattern[str] |
 
 
 def _check_marks(renderer: Renderer, skeleton: Skeleton) -> None:
-    """Raise unless the generation marks enclose at least one answer of the probe and nothing that a user says."""
+    """Raise unless the generation marks enclose an answer of the probe and no other role's words."""
     text, spans = renderer.render(skeleton.messages)
     enclosed = {number for start, end in spans for number in split(text[start:end])[1]}
     roles = {skeleton.messages[number]["role"] for number in enclosed}
@@ -162,7 +165,7 @@ def _check_marks(renderer: Renderer, skeleton: Skeleton) -> None:
 def _refusal(renderer: Renderer) -> Callable[[str], ConfigError]:
     def error(reason: str) -> ConfigError:
         return ConfigError(
-            f"no sound supervised spans can be found: the chat template of {renderer.name} {reason}. The way out: "
+            f"no sound supervised spans can be found: the chat template of {renderer.name} {reason}. To fix it, "
             f"{MARK_IT}"
         )
 

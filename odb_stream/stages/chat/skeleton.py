@@ -2,14 +2,14 @@
 
 A skeleton is a chat whose contents are replaced by numbered placeholders. Its rendering is a row of literals (what the
 template writes) with placeholders between them. If the literals with the contents put back are exactly the real
-rendering, every content's place in it is known, however short it is, however often it occurs elsewhere.
+rendering, the place of every content is known, however short it is and however often it occurs elsewhere.
 
 Example: ``[user "a", assistant "a"]`` becomes ``[user <0>, assistant <1>]`` and renders as ``U:<0>;A:<1>;``, so the
 literals are ``U:``, ``;A:`` and ``;``. The real rendering ``U:a;A:a;`` agrees, and the answer is its character 6.
 
-White space around a content stays outside its placeholder, so a template that trims does the same to both. A template
-that looks for something in a content ("</think>") finds it in the further kinds of skeleton, which keep every string
-that is written in the template's own expressions and hide only the text between.
+White space around a content stays outside its placeholder, so a template that trims treats both renderings alike. A
+template that searches contents for something ("</think>") finds it in the other kinds of skeleton, which keep every
+string of the template's own expressions and hide only the text between them.
 """
 
 import json
@@ -20,14 +20,14 @@ from typing import Any, Literal
 from odb_stream.stages.chat.messages import REASONING_FIELDS, Message, require_unicode
 from odb_stream.stages.chat.rendering import Span
 
-# Halves of surrogate pairs: they cannot occur in valid text, so a placeholder is never mistaken for content.
+# Halves of surrogate pairs: valid text cannot contain them, so content is never mistaken for a placeholder.
 _OPEN = "\udbf0"
 _CLOSE = "\udbf1"
 _PLACEHOLDER = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 THINK_END = "</think>"
 
 Shape = tuple[tuple[str, str | tuple[str | None, ...]], ...]
-"""Roles and contents with placeholders: all that the rendering of a skeleton depends on, where it is hashable.
+"""Roles and contents with placeholders, in hashable form: all that the rendering of a plain chat's skeleton depends on.
 
 A content of parts is a tuple of their texts, None for an image."""
 
@@ -37,7 +37,7 @@ class Skeleton:
     """A chat with placeholders.
 
     ``values[n]`` is the text behind placeholder n and ``turns[n]`` the turn it belongs to (None: the tools). ``shape``
-    is None where the messages hold more than roles and contents.
+    is None if there are tools, or messages with more than a role and a content.
     """
 
     messages: list[Message]
@@ -48,17 +48,17 @@ class Skeleton:
 
 
 Kept = Literal["nothing", "constants", "blanks"]
-"""How much of the contents a skeleton keeps: nothing; the template's constants in them; these, and no placeholder in a
-content that is blank or holds nothing else. The last two are for templates that look into contents."""
+"""What a skeleton keeps of the contents: nothing; the template's constants in them; or these constants, with no
+placeholder in contents that are blank or hold nothing else. The last two are for templates that search contents."""
 
 
 class SkeletonMaker:
     """Makes skeletons.
 
     Args:
-        specials: finds the spellings of special tokens; each one in tools, in a call's arguments and in other fields
-            gets a placeholder of its own.
-        constants: finds the strings that the template's expressions hold.
+        specials: finds the spellings of special tokens. Each spelling in tools, in the arguments of a call and in other
+            fields gets a placeholder of its own.
+        constants: finds the strings of the template's expressions.
     """
 
     def __init__(self, specials: re.Pattern[str] | None, constants: re.Pattern[str] | None) -> None:
@@ -83,7 +83,7 @@ class SkeletonMaker:
 
 @dataclass(slots=True)
 class _Hider:
-    """Replaces texts by placeholders and notes what stands behind each."""
+    """Replaces texts by placeholders and records the text and turn of each."""
 
     specials: re.Pattern[str] | None
     landmarks: re.Pattern[str] | None
@@ -103,7 +103,7 @@ class _Hider:
             if name == "role":
                 skeleton[name] = value
             elif name == "content":
-                # Templates ask a calling turn whether it has a content, so there a blank one stays blank.
+                # Templates test whether a turn with calls has a content, so a blank one stays blank there.
                 skeleton[name] = self.content(value, keep_blank=self.keep_blanks or "tool_calls" in message)
             elif name in REASONING_FIELDS:
                 skeleton[name] = self.text(value, keep_blank=True)
@@ -123,7 +123,7 @@ class _Hider:
         ]
 
     def call(self, call: dict[str, Any]) -> dict[str, Any]:
-        """A call with its function's name hidden: the placeholder that every call has."""
+        """A call with the name of its function hidden: the one placeholder that every call has."""
         if "function" in call:
             rest = {name: self.leaves(value) for name, value in call.items() if name != "function"}
             return rest | {"function": self.call(call["function"])}
@@ -131,9 +131,10 @@ class _Hider:
         return {"name": self.text(call["name"], keep_blank=False)} | rest
 
     def text(self, text: str, *, keep_blank: bool) -> str:
-        """Hide a text; where landmarks are to be kept, only what lies between them."""
+        """Hide a text, or, if landmarks are kept, only what lies between them."""
         require_unicode(text, self.turn)
         if not text.strip():
+            # An empty placeholder still marks the place of a blank content, which may end a turn.
             return text if keep_blank else text + self.hide("")
         if self.landmarks is None:
             return self.around(text)
@@ -144,12 +145,12 @@ class _Hider:
             parts += self.around(text[done : found.start()]), self.hide(found[0]) if spelled else found[0]
             done = found.end()
         parts.append(self.around(text[done:]))
-        if len(self.values) == before and not keep_blank:  # nothing but landmarks: mark the place all the same
+        if len(self.values) == before and not keep_blank:  # only landmarks: their place is marked by an empty one
             parts.append(self.hide(""))
         return "".join(parts)
 
     def around(self, text: str) -> str:
-        """Hide a text but for the white space around it."""
+        """Hide a text except for the white space around it."""
         core = text.strip()
         if len(core) == len(text):
             return self.hide(text) if text else text
@@ -173,13 +174,14 @@ def _hashable(content: str | list[dict[str, str]]) -> str | tuple[str | None, ..
 
 
 def split(text: str) -> tuple[list[str], list[int]]:
-    """A rendered skeleton as literals and the placeholders between them: one literal more than placeholders."""
+    """The literals of a rendered skeleton and the placeholders between them; there is one more literal."""
     parts = _PLACEHOLDER.split(text)
     return parts[0::2], [int(number) for number in parts[1::2]]
 
 
 def common_start(texts: list[str]) -> str:
     """The longest string that all of these texts begin with."""
+    # The extremes in alphabetical order differ as early as any two texts do.
     shortest, longest = min(texts), max(texts)
     for at, letter in enumerate(shortest):
         if longest[at] != letter:
@@ -188,7 +190,7 @@ def common_start(texts: list[str]) -> str:
 
 
 def lead_and_trail(content: str) -> tuple[str, str]:
-    """What stands before the first and after the last placeholder of a skeleton's content."""
+    """The text before the first and after the last placeholder of a skeleton's content."""
     parts = _PLACEHOLDER.split(content)
     return (parts[0], parts[-1]) if len(parts) > 1 else (content, "")
 
@@ -199,9 +201,9 @@ def numbers_in(text: str) -> list[int]:
 
 
 def places(text: str, literals: list[str], order: list[int], values: list[str]) -> list[Span] | None:
-    """Where each placeholder's text lies in the real rendering; None if the two disagree anywhere.
+    """Where the text of each placeholder lies in the real rendering; None if the two disagree anywhere.
 
-    A text may stand as it is or as inside a JSON string.
+    A text may be written as it is, or escaped as in a JSON string (a template's ``tojson``).
     """
     if not text.startswith(literals[0]):
         return None

@@ -1,4 +1,4 @@
-"""ChatTemplate: messages to text, with the supervised spans known and special-token spellings told apart."""
+"""ChatTemplate: messages to text, with the supervised spans and the contents that spell special tokens."""
 
 import re
 from collections.abc import Mapping
@@ -29,27 +29,27 @@ class ChatTemplate:
     - ``text``: the rendering, equal to ``tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)``;
     - ``spans``: the supervised character spans (start, end) of it, in order;
     - ``plain``: the character spans of contents that spell a special token ("<|im_end|>"); Tokenize encodes these as
-      ordinary text, so no content can open or close a turn or stand for an image.
+      ordinary text, so no content can open or close a turn, or pass for an image.
 
     Image parts reach the template as ``{"type": "image"}`` and need their measured images in ``images``, from
-    MeasureImages. The template decides what stands for an image.
+    MeasureImages. The template decides what it writes for an image.
 
-    Supervised is what the template encloses in generation marks (``{% generation %}``). Without marks a turn's span
-    begins where the generation prompt before it ends, and ends with the terminator that the template writes after an
-    answer, up to the end-of-turn token; a turn of tool calls counts whole. Where the generation prompt opens a think
-    block that the template does not write in a finished turn, the span begins after the header.
+    The supervised spans are those that the template encloses in generation marks (``{% generation %}``). Without marks,
+    the span of a turn begins where the generation prompt before it ends, and ends with the terminator that the template
+    writes after an answer, up to the end-of-turn token; a turn of tool calls is supervised whole. If the generation
+    prompt opens a think block that the template does not write in a finished turn, the span begins after the header.
 
     Args:
-        processor: a fast tokenizer of transformers, or a processor that holds one. It is read here and not kept: the
-            stage travels to worker processes without it.
+        processor: a fast tokenizer of transformers, or a processor that holds one. It is read at construction and not
+            kept: the stage is sent to worker processes without it.
         template: the text of a Jinja template to use instead of the processor's, or the name of one of several.
         train_on: "all" supervises every assistant turn, "last" only the last one.
-        tools_key: the field that holds the tools, a list or its JSON; None leaves tools unread.
-        template_kwargs: further variables of the template, such as ``{"enable_thinking": False}``.
+        tools_key: the field with the tools, a list or its JSON; None ignores tools.
+        template_kwargs: more variables for the template, such as ``{"enable_thinking": False}``.
 
-    Raises a ConfigError, at construction, for a processor without a template and for a template in which no sound
-    span can be found. A call raises a StageError for messages of the wrong shape and for a content that the template
-    does not render, and returns ``Drop("nothing_supervised")`` for a chat without an assistant turn.
+    Raises a ConfigError at construction if the processor has no template, or if no sound spans can be found in it. A
+    call raises a StageError for messages of the wrong shape and for a content that the template does not render, and
+    returns ``Drop("nothing_supervised")`` for a chat without an assistant turn.
     """
 
     processor: InitVar[Any]
@@ -65,7 +65,7 @@ class ChatTemplate:
         require_choice("train_on", self.train_on, get_args(TrainOn))
         reserved = sorted(set(self.template_kwargs).intersection(_RESERVED))
         if reserved:
-            raise ConfigError(f"template_kwargs holds {reserved[0]!r}, which the stage itself gives to the template")
+            raise ConfigError(f"template_kwargs holds {reserved[0]!r}, which the stage itself passes to the template")
         name, source = describe(processor), chat_template(processor, template)
         added = backend_tokenizer(processor).get_added_tokens_decoder().values()
         specials = tuple(sorted(token.content for token in added if token.special))
@@ -83,6 +83,7 @@ class ChatTemplate:
             if all(message["role"] != "assistant" for message in messages):
                 return Drop("nothing_supervised", f"{sample.where}: no assistant turn among {len(messages)} messages")
             text, generated = renderer.render(messages, tools)
+            # The trace comes before the spans even where marks give those: it finds the contents for `plain`.
             trace = self.tracer.trace(messages, tools, text)
             spans = self._spans(messages, trace, text, generated if renderer.has_marks else None)
         except BadChat as error:
@@ -91,7 +92,7 @@ class ChatTemplate:
             images = " (images need the template of a vision-language model)" if sample.get("images") else ""
             raise StageError(
                 f"ChatTemplate, {sample.where}: the chat template of {self.name} refuses this chat: {error}; change "
-                f"the chat to what the template takes, or leave it out{images}"
+                f"the chat to what the template takes, or drop it{images}"
             ) from error
         plain = [piece.span for piece in trace.pieces if self.tracer.spells_special(piece.text)]
         return sample.with_fields({**sample, "text": text, "spans": spans, "plain": plain})
@@ -106,7 +107,7 @@ class ChatTemplate:
         if tools is not None and not self.tracer.renderer.reads_tools:
             raise BadChat(
                 f"the sample has tools in {self.tools_key!r}, but the chat template of {self.name} does not render "
-                "tools: give a template that does, or leave them unread with ChatTemplate(processor, tools_key=None)"
+                "tools: give a template that does, or ignore them with ChatTemplate(processor, tools_key=None)"
             )
         return messages, tools
 
@@ -123,13 +124,13 @@ class ChatTemplate:
             return [span for span in generated if span[0] >= before]
         if len(generated) == len(answers):
             return generated[-1:]
-        raise BadChat("which generation marks enclose the last answer cannot be told; use train_on='all'")
+        raise BadChat("it is unknown which generation marks enclose the last answer; use train_on='all'")
 
 
 def _learnt(
     source: str, variables: dict[str, Any], name: str, specials: tuple[str, ...], tokens: re.Pattern[str] | None
 ) -> tuple[Renderer, TurnRules | None]:
-    """The template and its rules; a template that renders no strings is given all contents as lists of parts."""
+    """The template and its rules. A template that renders no strings is given all contents as lists of parts."""
     renderer = Renderer(source, variables, name)
     try:
         return renderer, learn(renderer, skeleton_maker(renderer, specials), tokens)
@@ -138,6 +139,7 @@ def _learnt(
         try:
             return renderer, learn(renderer, skeleton_maker(renderer, specials), tokens)
         except ConfigError:
+            # The first refusal is about the chat as users write it, so it is the one that helps.
             raise refusal from None
 
 
@@ -145,13 +147,13 @@ def _require_images(images: Any, parts: int) -> None:
     """Raise BadChat unless every image part has its measured image and every image its part."""
     measured = isinstance(images, list) and all(isinstance(image, PlannedImage) for image in images)
     if not measured or len(images) != parts:
-        there = f"{len(images)} measured images" if measured else "images that are not measured"
+        held = f"{len(images)} measured images" if measured else "images that are not measured"
         raise BadChat(
-            f"the number of image parts is {parts}, but the sample holds {there}: put MeasureImages before "
-            "ChatTemplate, or take the image parts and the field 'images' out"
+            f"the number of image parts is {parts}, but the sample holds {held}: put MeasureImages before "
+            "ChatTemplate, or remove the image parts and the field 'images'"
         )
 
 
 def _skip(text: str, start: int, overhang: str) -> int:
-    """Step over what the generation prompt gives beyond the header, if this turn has it too."""
+    """Step over what the generation prompt writes beyond the header, if this turn has it too."""
     return start + len(overhang) if overhang and text.startswith(overhang, start) else start

@@ -1,4 +1,4 @@
-"""Finds where each assistant turn begins and ends in a rendered skeleton, by rules learnt from the template once."""
+"""Finds where each assistant turn begins and ends in a rendered skeleton, by the rules learnt from the template."""
 
 import re
 from collections.abc import Mapping
@@ -29,13 +29,13 @@ class TurnRules:
     Attributes:
         terminator: follows an assistant's content and ends the turn ("<|im_end|>").
         call_terminator: ends a turn of tool calls.
-        certain: whether both hold a token of the vocabulary, so that finding one is finding the end.
-        introduction: what opens a turn though the generation prompt leaves it out (a template without a generation
-            prompt); it is not supervised.
+        certain: whether both hold a token of the vocabulary. No content can spell such a token, so the first one found
+            is the end of the turn.
+        introduction: what opens a turn in a template without a generation prompt; it is not supervised.
         overhang: what the generation prompt writes beyond the header of a finished turn ("<think>" and a line break).
-        epilogue: what a template without a generation prompt writes after the last turn of a chat only.
-        prompt: the generation prompt up to the overhang, if it holds a token of the vocabulary; no content can spell
-            it, so where it stands last before a content that content's turn begins.
+        epilogue: what a template without a generation prompt writes only after the last turn of a chat.
+        prompt: the generation prompt up to the overhang, if it holds a token of the vocabulary: a turn begins after
+            the last prompt before its content.
         tails: by role, what follows the content of a message up to the end of the generation prompt.
     """
 
@@ -50,11 +50,11 @@ class TurnRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SkeletonLayout:
     """A rendered skeleton: literals, the placeholders between them, and the assistant turns.
 
-    ``turns`` holds begin and end of each assistant turn in order; it is empty for a template with generation marks,
-    which says so itself. ``problem`` says what was not found; it is empty if all is well.
+    ``turns`` holds the begin and end of each assistant turn in order. It is empty for a template with generation marks,
+    which show the turns themselves. ``problem`` says what was not found; it is empty if nothing is missing.
     """
 
     literals: list[str]
@@ -63,13 +63,13 @@ class Layout:
     problem: str = ""
 
 
-def rendered_layout(renderer: Renderer, skeleton: Skeleton, rules: TurnRules | None) -> Layout:
-    """Render a skeleton and find its assistant turns; without rules (the template has marks) only the placeholders."""
+def rendered_layout(renderer: Renderer, skeleton: Skeleton, rules: TurnRules | None) -> SkeletonLayout:
+    """Render a skeleton and find its assistant turns; without rules (the template has marks), only its placeholders."""
     text = renderer.render(skeleton.messages, skeleton.tools, same_time=True).text
     literals, order = split(text)
     problem = _unrendered(skeleton, set(order)) or _unrendered_image(renderer, skeleton, text)
     if problem or rules is None:
-        return Layout(literals, order, [], problem)
+        return SkeletonLayout(literals, order, [], problem)
     search = _TurnSearch(renderer, skeleton, rules, literals, order)
     turns: list[tuple[Anchor, Anchor]] = []
     for turn, message in enumerate(skeleton.messages):
@@ -77,15 +77,17 @@ def rendered_layout(renderer: Renderer, skeleton: Skeleton, rules: TurnRules | N
             continue
         start = search.start(turn)
         end = search.end(turn, start) if start is not None else None
+        # A span in the wrong place would train the model on the user's words without any sign of it: refuse instead.
         if start is None or end is None or end <= start or (turns and start < turns[-1][1]):
             what = "begins" if start is None else "ends"
-            return Layout(literals, order, [], f"where turn {turn} (assistant) {what} cannot be told; {MARK_IT}")
+            problem = f"where turn {turn} (assistant) {what} cannot be determined; {MARK_IT}"
+            return SkeletonLayout(literals, order, [], problem)
         turns.append((start, end))
-    return Layout(literals, order, turns)
+    return SkeletonLayout(literals, order, turns)
 
 
 def _unrendered(skeleton: Skeleton, rendered: set[int]) -> str:
-    """Name the first content that the template leaves out; reasoning in a think block is its to leave out."""
+    """Name the first content that the template leaves out. It may leave out the reasoning in a think block."""
     for turn, message in enumerate(skeleton.messages):
         said = "".join(texts_of(message))
         if message["role"] == "assistant":
@@ -99,7 +101,7 @@ def _unrendered(skeleton: Skeleton, rendered: set[int]) -> str:
 
 
 def _unrendered_image(renderer: Renderer, skeleton: Skeleton, text: str) -> str:
-    """Name the first turn whose image parts leave no trace in the rendering: without them it is the same."""
+    """Name the first turn whose image parts are not rendered: without them the rendering is the same."""
     for turn, message in enumerate(skeleton.messages):
         if not image_count(message):
             continue
@@ -122,6 +124,8 @@ ADD_ROLE = "take it out of the chat, or give a template that renders it: ChatTem
 
 @dataclass(frozen=True, slots=True)
 class _TurnSearch:
+    """The search for the turns of one skeleton. Each method tries the surest way first and falls back on the next."""
+
     renderer: Renderer
     skeleton: Skeleton
     rules: TurnRules
@@ -129,13 +133,14 @@ class _TurnSearch:
     order: list[int]
 
     def _own(self, turn: int) -> list[int]:
-        """Which gaps between the literals hold text of this turn."""
+        """The gaps between literals that hold text of this turn."""
         return [gap for gap, number in enumerate(self.order) if self.skeleton.turns[number] == turn]
 
     def start(self, turn: int) -> Anchor | None:
         """Where the generation prompt before this turn ends in the rendering of the whole chat."""
         own = self._own(turn)
         before = self.skeleton.messages[turn - 1]["role"] if turn else ""
+        # The usual case, without a further rendering: the text between two neighbours begins with a tail that is known.
         if own and own[0] and self._turn_at(own[0] - 1) == turn - 1 and before in self.rules.tails:
             offset = self._after_prompt(self.literals[own[0]], self.rules.tails[before])
             if offset is not None:
@@ -143,12 +148,12 @@ class _TurnSearch:
         return self._start_after_prefix(turn, own) or self._start_after_prompt(own)
 
     def _start_after_prompt(self, own: list[int]) -> Anchor | None:
-        """For a chat whose beginning renders otherwise by itself, or not at all: the last generation prompt."""
+        """After the last generation prompt: for chats whose beginning renders differently by itself, or not at all."""
         found = self.literals[own[0]].rfind(self.rules.prompt) if own and self.rules.prompt else -1
         return None if found < 0 else Anchor(own[0], found + len(self.rules.prompt))
 
     def _start_after_prefix(self, turn: int, own: list[int]) -> Anchor | None:
-        """Where the rendering of the messages before a turn, with the generation prompt, ends in the whole one."""
+        """Where the messages before a turn, rendered with the generation prompt, end in the whole rendering."""
         try:
             prefix = self.renderer.render(
                 self.skeleton.messages[:turn], self.skeleton.tools, prompt=True, same_time=True
@@ -168,7 +173,7 @@ class _TurnSearch:
         return self.skeleton.turns[self.order[gap]]
 
     def _after_prompt(self, header: str, tail: str) -> int | None:
-        """Where in the text before a turn's content its supervised part begins."""
+        """Where the supervised part of a turn begins in the text before its content; None if that lacks the tail."""
         whole = tail + self.rules.introduction
         if header.startswith(whole):
             return len(whole)
@@ -189,14 +194,14 @@ class _TurnSearch:
             offset = self._end_of_calls(turn, after)
         else:
             content = message.get("content", "")
-            if not isinstance(content, str):  # where an image comes last, the terminator is searched for
+            if not isinstance(content, str):  # after a last part that is an image, the terminator is searched for
                 content = content[-1].get("text", "")
             trail = lead_and_trail(content)[1] if own else content
             offset = self._end_of_content(after, begin, trail)
         return None if offset is None else Anchor(literal, offset)
 
     def _end_of_content(self, after: str, begin: int, trail: str) -> int | None:
-        """The end of the terminator, which follows at once but for what is left of the content (white space)."""
+        """The end of the terminator. It follows at once, or after the white space that the content ends with."""
         terminator = self.rules.terminator
         for rest in (trail, trail.rstrip(), ""):
             if after.startswith(rest + terminator, begin):
@@ -205,7 +210,7 @@ class _TurnSearch:
         return None if found < 0 else found + len(terminator)
 
     def _end_of_calls(self, turn: int, after: str) -> int | None:
-        """The end of the terminator after the calls' arguments, which are of any length and form."""
+        """The end of the terminator after the arguments of the calls, which may have any length and form."""
         terminator = self.rules.call_terminator
         if self.rules.certain:
             found = after.find(terminator)
@@ -216,5 +221,5 @@ class _TurnSearch:
 
 
 def last_token_end(text: str, tokens: re.Pattern[str] | None) -> int:
-    """Where the last token of the vocabulary's added tokens in a text ends; 0 if there is none."""
+    """Where the last added token of the vocabulary in a text ends; 0 if it holds none."""
     return max((found.end() for found in tokens.finditer(text)), default=0) if tokens is not None else 0

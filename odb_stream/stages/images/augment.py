@@ -1,4 +1,4 @@
-"""Augmentation: image transforms that draw their numbers first and touch pixels last."""
+"""Augmentation: image transforms that draw their numbers first and change pixels last."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -10,20 +10,20 @@ from PIL import Image, ImageEnhance
 from odb_stream.errors import ConfigError, StageError
 from odb_stream.sample import Drop, Op, Sample
 from odb_stream.seeds import generator
-from odb_stream.stages.images.files import BadImage, PlannedImage, Size, to_png
+from odb_stream.stages.images.files import BadImage, ImageSize, PlannedImage, to_png
 
 Parameters = tuple[float, ...]
 
 
 class Plan(NamedTuple):
-    """What a transform will do to one image: its drawn numbers, and the size that the image then has."""
+    """What a transform will do to one image: its drawn numbers, and the image's size afterwards."""
 
     parameters: Parameters
-    size: Size
+    size: ImageSize
 
 
 class _Transform:
-    """A stage that goes over the images of a sample, with draws of its own for each of them."""
+    """A stage that transforms the images of a sample, with draws of its own for each."""
 
     def __call__(self, sample: Sample) -> Sample | Drop:
         """The sample with every image transformed, or a Drop if one cannot be decoded."""
@@ -34,6 +34,7 @@ class _Transform:
                 raise StageError(f"{name}, {sample.where}: the images are not measured yet: put MeasureImages first")
             if image.grid is not None:
                 raise StageError(f"{name}, {sample.where}: the tokens are counted already: put ExpandVisualTokens last")
+            # Apart by stage and image, so that one more transform or image changes no other's draws.
             draws = generator(sample, f"{name}/{sample.stage}/{number}")
             try:
                 done.append(self._one(image, draws, sample.stage))
@@ -46,19 +47,19 @@ class _Transform:
 
 
 class ImageTransform(_Transform):
-    """Base of transforms whose outcome has a size known before the pixels are.
+    """Base of transforms whose resulting size is known before the pixels are.
 
     A subclass defines ``plan`` and ``apply``, and is picklable (a frozen dataclass, say). Every image of a sample gets
-    draws of its own, from (seed, epoch, sample, place of the stage, number of the image) alone. Planning only notes
+    draws of its own, from (seed, epoch, sample, place of the stage, number of the image) alone. Planning only records
     the numbers in the sample; they are applied when the image is decoded, which may happen in another process.
     """
 
-    def plan(self, size: Size, draws: np.random.Generator) -> Plan | tuple[Parameters, Size]:
-        """Draw what to do to an image of (width, height) ``size``: floats, and the exact size afterwards."""
+    def plan(self, size: ImageSize, draws: np.random.Generator) -> Plan | tuple[Parameters, ImageSize]:
+        """Draw what to do to an image of (width, height) ``size``; return the numbers and the exact size afterwards."""
         raise NotImplementedError
 
     def apply(self, image: Image.Image, parameters: Parameters) -> Image.Image:
-        """Do it: an RGB image of the planned size. Depends on nothing but the two arguments."""
+        """Return the transformed RGB image, of the planned size. Must depend on the two arguments alone."""
         raise NotImplementedError
 
     def _one(self, image: PlannedImage, draws: np.random.Generator, place: int) -> PlannedImage:
@@ -70,12 +71,12 @@ class ImageTransform(_Transform):
 class PixelTransform(_Transform):
     """Base of transforms that must see the pixels to know the size (cropping to content, say).
 
-    A subclass defines ``transform``. The image is decoded in the stage and kept as a PNG, without loss: this costs
-    time and memory that an ImageTransform does not.
+    A subclass defines ``transform``. The image is decoded in the stage and kept as a lossless PNG, which costs time and
+    memory that an ImageTransform does not need.
     """
 
     def transform(self, image: Image.Image, draws: np.random.Generator) -> Image.Image:
-        """The transformed image, from an RGB image, with draws that belong to this image of this sample."""
+        """Return the transformed RGB image; ``draws`` belong to this image of this sample."""
         raise NotImplementedError
 
     def _one(self, image: PlannedImage, draws: np.random.Generator, place: int) -> PlannedImage:  # noqa: ARG002
@@ -92,7 +93,7 @@ class RandomResize(ImageTransform):
     def __post_init__(self) -> None:
         _require_range("RandomResize.scale", self.scale)
 
-    def plan(self, size: Size, draws: np.random.Generator) -> Plan:
+    def plan(self, size: ImageSize, draws: np.random.Generator) -> Plan:
         """Parameters: width and height."""
         factor = draws.uniform(*self.scale)
         width, height = (max(1, round(side * factor)) for side in size)
@@ -108,12 +109,12 @@ class RandomResize(ImageTransform):
 
 @dataclass(frozen=True)
 class RandomCrop(ImageTransform):
-    """Cut out a rectangle at a place drawn evenly.
+    """Cut out a rectangle, at a place drawn evenly.
 
     Args:
         scale: (lowest, highest) share of the image's area, at most 1.
         ratio: (lowest, highest) width over height, drawn evenly on a logarithmic scale; None keeps the image's own.
-            A side that would leave the image ends at its edge.
+            A side longer than the image's is shortened to it.
     """
 
     scale: tuple[float, float] = field(kw_only=True)
@@ -124,7 +125,7 @@ class RandomCrop(ImageTransform):
         if self.ratio is not None:
             _require_range("RandomCrop.ratio", self.ratio)
 
-    def plan(self, size: Size, draws: np.random.Generator) -> Plan:
+    def plan(self, size: ImageSize, draws: np.random.Generator) -> Plan:
         """Parameters: left, top, width and height."""
         area = draws.uniform(*self.scale) * size[0] * size[1]
         ratio = size[0] / size[1]
@@ -144,7 +145,7 @@ class RandomCrop(ImageTransform):
 
 @dataclass(frozen=True)
 class RandomFlip(ImageTransform):
-    """Mirror left and right with this probability."""
+    """Swap left and right with this probability."""
 
     probability: float = 0.5
 
@@ -152,8 +153,8 @@ class RandomFlip(ImageTransform):
         if not _is_number(self.probability) or not 0 <= self.probability <= 1:
             raise ConfigError(f"RandomFlip.probability is {self.probability!r}, but must be a number from 0 to 1")
 
-    def plan(self, size: Size, draws: np.random.Generator) -> Plan:
-        """Parameters: 1 to mirror, 0 to leave it."""
+    def plan(self, size: ImageSize, draws: np.random.Generator) -> Plan:
+        """Parameters: 1 to mirror the image, 0 to keep it."""
         return Plan((float(draws.random() < self.probability),), size)
 
     def apply(self, image: Image.Image, parameters: Parameters) -> Image.Image:
@@ -163,11 +164,11 @@ class RandomFlip(ImageTransform):
 
 @dataclass(frozen=True)
 class ColorJitter(ImageTransform):
-    """Change brightness, then contrast, then saturation, each by a factor of its own; the size stays.
+    """Change brightness, then contrast, then saturation, each by a factor of its own; the size does not change.
 
     Args:
         brightness, contrast, saturation: the largest change, so 0.2 draws factors from 0.8 to 1.2 evenly (never below
-            0); or (lowest, highest) factor itself. 0, the default, leaves it as it is.
+            0); or the (lowest, highest) factor itself. 0, the default, changes nothing.
     """
 
     brightness: float | tuple[float, float] = field(default=0.0, kw_only=True)
@@ -182,7 +183,7 @@ class ColorJitter(ImageTransform):
             elif value < 0:
                 raise ConfigError(f"ColorJitter.{name} is {value!r}, but must be at least 0, or (lowest, highest)")
 
-    def plan(self, size: Size, draws: np.random.Generator) -> Plan:
+    def plan(self, size: ImageSize, draws: np.random.Generator) -> Plan:
         """Parameters: the three factors."""
         ranges = map(_factors, (self.brightness, self.contrast, self.saturation))
         return Plan(tuple(draws.uniform(low, high) for low, high in ranges), size)

@@ -1,4 +1,4 @@
-"""Image files: measured from their header, opened as upright RGB, and what is planned for each of them."""
+"""Image files: how they are measured from the header and opened as upright RGB, and what is planned for each."""
 
 import io
 import struct
@@ -12,7 +12,7 @@ from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
 from odb_stream.sample import Drop, Op
 
-Size = tuple[int, int]
+ImageSize = tuple[int, int]
 """(width, height) in pixels."""
 
 Grid = tuple[int, int, int]
@@ -22,12 +22,12 @@ File: TypeAlias = bytes | memoryview | npt.NDArray[np.uint8]
 """A compressed image file."""
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000", "AVIF")
-"""What is read, by Pillow's names; which of them a file is, its content says, never its name."""
+"""The formats that are read, by Pillow's names. The content decides which of them a file is, never its name."""
 
 PIXEL_LIMIT = 89_478_485
-"""The most pixels an image may have by default: beyond it, Pillow warns of decompression bombs."""
+"""The default limit on an image's pixels: beyond it, Pillow warns of decompression bombs."""
 
-# What Pillow's readers raise on damaged files. Not MemoryError: that depends on the machine, not on the file.
+# All that Pillow's readers raise on damaged files. Not MemoryError: it depends on the machine, not on the file.
 _READER_ERRORS = (
     OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError,
     EOFError, RuntimeError, struct.error, zlib.error,
@@ -35,6 +35,7 @@ _READER_ERRORS = (
 
 _BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # the second where warnings are errors
 
+# By EXIF orientation. Not ImageOps.exif_transpose: it decodes the pixels of a PNG to look for EXIF behind them.
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -45,8 +46,8 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 
+# Modes whose black and white are defined; "F" and "I" hold any range of values, so converting them would guess.
 _MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "I;16", "I;16B", "I;16L", "I;16N"}
-
 
 _DAMAGED = {"image_empty", "image_unreadable", "image_broken"}
 
@@ -54,10 +55,10 @@ _DAMAGED = {"image_empty", "image_unreadable", "image_broken"}
 class BadImage(Exception):
     """An image that cannot be used; a stage turns it into a Drop.
 
-    ``reason`` is one of: "image_empty" (no bytes), "image_unreadable" (no format that is read here, or a damaged
-    header), "image_too_large" (more pixels than the limit), "image_mode" (floats or 32-bit integers, whose black and
-    white are not defined), "image_aspect_ratio" (a model's own limit), "image_broken" (the pixels do not decode, or
-    are not what the header says). ``detail`` says it in words.
+    ``reason`` is one of: "image_empty" (no bytes), "image_unreadable" (not one of ``FORMATS``, or a damaged header),
+    "image_too_large" (more pixels than the limit), "image_mode" (floats or 32-bit integers, whose black and white are
+    not defined), "image_aspect_ratio" (a model's own limit), "image_broken" (the pixels do not decode, or differ from
+    the header). ``detail`` describes it in words.
     """
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -66,7 +67,7 @@ class BadImage(Exception):
         self.detail = detail
 
     def drop(self, where: str) -> Drop:
-        """The drop of the sample at this place; only a file that is no sound image counts as damaged data."""
+        """The drop of the sample at this place. Only a damaged file counts as damaged data, not an unwanted one."""
         return Drop(self.reason, f"{where}: {self.detail}", damaged=self.reason in _DAMAGED)
 
     def __str__(self) -> str:
@@ -74,7 +75,7 @@ class BadImage(Exception):
 
 
 class Applies(Protocol):
-    """What carries out an Op: an image transform."""
+    """Whatever carries out an Op: an image transform."""
 
     def apply(self, image: Image.Image, parameters: tuple[float, ...]) -> Image.Image:
         """The transformed image."""
@@ -82,28 +83,28 @@ class Applies(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlannedImage:
-    """An image of a sample that was measured and not decoded, with what is to be done to its pixels.
+    """An image of a sample that was measured but not decoded, with the transforms that its pixels are to pass.
 
     Attributes:
         name: the member's extension ("0.jpg") or place in the item, for messages.
         data: the compressed file as read; after an early decode, a PNG.
-        size: after EXIF orientation and all ops so far.
-        ops: what to apply, in order; the numbers travel with the sample.
-        transforms: the stages of these ops, in the same order; they stay in this process.
-        grid: the patches that the model will see, once ExpandVisualTokens has counted them.
+        size: (width, height) after EXIF orientation and all ops so far.
+        ops: what to apply, in order; these numbers are sent with the sample.
+        transforms: the stages of these ops, in the same order; they are not sent to other processes.
+        grid: the patches that the model sees, once ExpandVisualTokens has counted them.
         features: the tokens that the image takes, likewise.
     """
 
     name: str
     data: bytes = field(repr=False)
-    size: Size
+    size: ImageSize
     ops: tuple[Op, ...] = ()
     transforms: tuple[Applies, ...] = field(default=(), repr=False, compare=False)
     grid: Grid | None = None
     features: int = 0
 
-    def planned(self, transform: Applies, op: Op, size: Size) -> "PlannedImage":
-        """The same image with one thing more to do, after which it has this size."""
+    def planned(self, transform: Applies, op: Op, size: ImageSize) -> "PlannedImage":
+        """The same image with one more op, after which it has this size."""
         return replace(self, ops=(*self.ops, op), transforms=(*self.transforms, transform), size=size)
 
     def decoded(self) -> Image.Image:
@@ -114,10 +115,10 @@ class PlannedImage:
         return image
 
 
-def measure(data: File, *, pixel_limit: int = PIXEL_LIMIT) -> Size:
-    """The size that :func:`open_image` will give, from the header alone: no pixel is decoded.
+def measure(data: File, *, pixel_limit: int = PIXEL_LIMIT) -> ImageSize:
+    """The size that :func:`open_image` gives, read from the header alone: no pixel is decoded.
 
-    Raises BadImage for what cannot be opened and for more than ``pixel_limit`` pixels.
+    Raises BadImage for a file that cannot be opened and for more than ``pixel_limit`` pixels.
     """
     image = _header(data)
     width, height = image.size
@@ -131,8 +132,8 @@ def measure(data: File, *, pixel_limit: int = PIXEL_LIMIT) -> Size:
 def open_image(data: File) -> Image.Image:
     """The image as upright RGB: the first frame, its EXIF orientation applied, transparency on white.
 
-    Gray, palette, CMYK and 1-bit images are converted as Pillow does, of 16-bit values the high byte is taken. Raises
-    BadImage.
+    Gray, palette, CMYK and 1-bit images are converted as Pillow does; 16-bit values keep their high
+    byte. Raises BadImage.
     """
     image = _header(data)
     size, turn = image.size, _TURNS.get(_orientation(image))
@@ -143,14 +144,15 @@ def open_image(data: File) -> Image.Image:
         raise BadImage("image_too_large", str(error)) from error
     except _READER_ERRORS as error:
         raise BadImage("image_broken", f"{image.format} whose pixels do not decode ({_words(error)})") from error
+    # Tokens were counted by the header: pixels of another size would not fit them.
     if upright.size != size:
         raise BadImage("image_broken", f"{image.format} of {size} by its header, {upright.size} by its pixels")
     return upright if turn is None else upright.transpose(turn)
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """An image of any mode that is read here as RGB, transparency on white; see :func:`open_image`."""
-    if image.mode.startswith("I"):
+    """An image of any accepted mode as RGB, transparency on white; see :func:`open_image`."""
+    if image.mode.startswith("I"):  # Pillow's own conversion would clip these at 255
         high_bytes = (np.asarray(image) >> 8).astype(np.uint8)
         return Image.fromarray(high_bytes).convert("RGB")
     if "A" in image.getbands() or image.info.get("transparency") is not None:
@@ -160,9 +162,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def to_png(image: Image.Image) -> bytes:
-    """An image held in memory as a file from which :func:`open_image` gives the same pixels: upright RGB.
+    """An image in memory as a file of upright RGB, from which :func:`open_image` gives the same pixels.
 
-    Raises BadImage where its pixels do not decode or its mode is not read.
+    Raises BadImage if its pixels do not decode or its mode is not accepted.
     """
     if image.mode not in _MODES:
         raise BadImage("image_mode", f"an image of mode {image.mode}: its black and white are not defined")
@@ -172,15 +174,16 @@ def to_png(image: Image.Image) -> bytes:
         upright = to_rgb(image)
     except _READER_ERRORS as error:
         raise BadImage("image_broken", f"the pixels do not decode ({_words(error)})") from error
+    # As a file it waits in the window like any other; level 1, because higher ones take many times as long.
     file = io.BytesIO()
     (upright if turn is None else upright.transpose(turn)).save(file, "PNG", compress_level=1)
     return file.getvalue()
 
 
 def _header(data: File) -> ImageFile.ImageFile:
-    """Open a file up to its pixels. Raises BadImage."""
+    """Open a file without decoding its pixels. Raises BadImage."""
     if len(data) == 0:
-        raise BadImage("image_empty", "the file holds no bytes")
+        raise BadImage("image_empty", "the file is empty")
     try:
         return Image.open(io.BytesIO(bytes(data)), formats=FORMATS)
     except _BOMBS as error:
@@ -193,20 +196,20 @@ def _header(data: File) -> ImageFile.ImageFile:
 
 
 def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation, 1 to 8, from what is known before the pixels are decoded."""
-    if image.format == "TIFF":  # Pillow itself turns these, size and pixels
+    """The EXIF orientation, 1 to 8, as far as it is known before the pixels are decoded."""
+    if image.format == "TIFF":  # Pillow turns these itself, size and pixels
         return 1
-    if image.format == "PNG" and "exif" not in image.info:  # it may stand behind the pixels: getexif() decodes them
+    if image.format == "PNG" and "exif" not in image.info:  # it may follow the pixels: getexif() would decode them
         return 1
     try:
         value = image.getexif().get(ExifTags.Base.Orientation, 1)
-    except _READER_ERRORS:  # EXIF that does not parse says nothing
+    except _READER_ERRORS:  # EXIF that does not parse is ignored, as viewers do
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
 def _is_wide_gray(image: Image.Image) -> bool:
-    """Whether an image of 32-bit integers holds 16-bit ones: these formats have no wider ones."""
+    """Whether an image of 32-bit integers holds 16-bit values: these formats have no wider ones."""
     return image.mode == "I" and image.format in ("PNG", "PPM", "JPEG2000")
 
 

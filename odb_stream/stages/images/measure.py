@@ -13,37 +13,17 @@ from odb_stream.sample import Drop, Sample
 from odb_stream.stages.chat.messages import BadChat, ImagePart, image_parts
 from odb_stream.stages.images.files import PIXEL_LIMIT, BadImage, PlannedImage, measure, to_png
 
-EXTENSIONS = frozenset(
-    [
-        "jpg",
-        "jpeg",
-        "jpe",
-        "jfif",
-        "png",
-        "apng",
-        "gif",
-        "bmp",
-        "dib",
-        "ppm",
-        "pgm",
-        "pbm",
-        "pnm",
-        "webp",
-        "tif",
-        "tiff",
-        "jp2",
-        "j2k",
-        "jpx",
-        "avif",
-    ]
-)
+EXTENSIONS = frozenset([
+    "jpg", "jpeg", "jpe", "jfif", "png", "apng", "gif", "bmp", "dib", "ppm", "pgm", "pbm", "pnm", "webp", "tif", "tiff",
+    "jp2", "j2k", "jpx", "avif",
+])  # fmt: skip
 """Members of these extensions are the images of a key; a part may name any other member too."""
 
 _DIGITS = re.compile(r"([0-9]+)")
 
 
 class _Unbound(Exception):
-    """The parts and the files do not fit: a reason and a detail."""
+    """A part or a file is left over: a reason and a detail."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +44,7 @@ class MeasureImages:
         pixel_limit: the most pixels (width x height) that an image may have; the default is Pillow's own bound.
 
     Returns a Drop where an image cannot be used, by the reasons of :class:`~odb_stream.stages.images.files.BadImage`,
-    and "image_missing" for a part without a file, "image_surplus" for a file without a part. Raises StageError for
+    "image_missing" for a part without a file, and "image_surplus" for a file without a part. Raises StageError for
     messages of the wrong shape, for video parts, and for ``images`` of another type.
     """
 
@@ -108,7 +88,7 @@ class MeasureImages:
 
 
 def _given(sample: Sample) -> list[tuple[str, Any]]:
-    """The images that a dataset's item holds in its field ``images``, under names for messages."""
+    """The images that a dataset's item holds in its field ``images``, with names for messages."""
     images = sample.get("images")
     if images is None:
         return []
@@ -139,12 +119,13 @@ def _bind(
             file = (part.name, value) if isinstance(value, bytes | Image.Image | Mapping) else None
         if file is None:
             wanted = "an image" if part.name is None else f"the image {part.name!r}"
-            there = ", ".join([name for name, _ in given] + members) or "none"
-            raise _Unbound("image_missing", f"{part.place} asks for {wanted}, the images there: {there}")
+            present = ", ".join([name for name, _ in given] + members) or "none"
+            raise _Unbound("image_missing", f"{part.place} asks for {wanted}, the images present: {present}")
         bound.append(file)
+    # A file that no part takes is a mistake in the data more often than not, so the sample is not used without it.
     left = [name for name, _ in unnamed]
     if left:
-        raise _Unbound("image_surplus", f"no image part takes {', '.join(left)}; image parts there: {len(parts)}")
+        raise _Unbound("image_surplus", f"no image part takes {', '.join(left)}; number of image parts: {len(parts)}")
     return bound
 
 

@@ -72,19 +72,19 @@ def test_a_chat_without_images_passes():
 
 def test_a_missing_image():
     detail = dropped(turn("user", None, "x", None), reason="image_missing", **members(A))
-    assert detail.endswith("part 2 of turn 0 (user) asks for an image, the images there: 0.png")
+    assert detail.endswith("part 2 of turn 0 (user) asks for an image, the images present: 0.png")
     detail = dropped(turn("user", ("7.png",)), reason="image_missing", **members(A, B))
-    assert detail.endswith("part 0 of turn 0 (user) asks for the image '7.png', the images there: 0.png, 1.png")
-    assert dropped(turn("user", None), reason="image_missing").endswith("the images there: none")
+    assert detail.endswith("part 0 of turn 0 (user) asks for the image '7.png', the images present: 0.png, 1.png")
+    assert dropped(turn("user", None), reason="image_missing").endswith("the images present: none")
     assert "asks for the image 'json'" in dropped(turn("user", ("json",)), reason="image_missing")
 
 
 def test_a_surplus_image():
     detail = dropped(turn("user", None), reason="image_surplus", **members(A, B, C))
-    assert detail.endswith("no image part takes 1.png, 2.png; image parts there: 1")
+    assert detail.endswith("no image part takes 1.png, 2.png; number of image parts: 1")
     assert dropped(turn("user", "<|image_pad|> <image>"), reason="image_surplus", **members(A))
     assert dropped(turn("user", ("0.png",)), reason="image_surplus", **members(A, B)).endswith(
-        "takes 1.png; image parts there: 1"
+        "takes 1.png; number of image parts: 1"
     )
     out = MeasureImages()(sample(text="<image>", **members(A)))
     assert isinstance(out, Drop)
@@ -154,9 +154,9 @@ def test_items_without_messages_keep_their_images_in_order():
 
 def test_images_of_a_dataset_can_be_missing_and_surplus():
     assert dropped(turn("user", None), reason="image_surplus", images=[A, B]).endswith(
-        "takes images[1]; image parts there: 1"
+        "takes images[1]; number of image parts: 1"
     )
-    assert dropped(turn("user", None, None), reason="image_missing", images=[A]).endswith("there: images[0]")
+    assert dropped(turn("user", None, None), reason="image_missing", images=[A]).endswith("present: images[0]")
 
 
 def test_a_broken_image_in_memory():
