@@ -18,7 +18,7 @@ class CannotEncode(ValueError):
     """This tokenizer cannot encode the text as asked; the error says why."""
 
 
-class Encoded(NamedTuple):
+class EncodedText(NamedTuple):
     """Token ids, and for each token the character span of the original text that it stands for.
 
     Tokens that share a character (byte-level pieces of one emoji) have the same span.
@@ -58,7 +58,7 @@ class Encoder:
             self._whole = _load(self.serialized)
         return list(self._whole.encode(_encodable(text)).ids)
 
-    def encode_chat(self, text: str, plain: Sequence[Span] = ()) -> Encoded:
+    def encode_chat(self, text: str, plain: Sequence[Span] = ()) -> EncodedText:
         """Ids and offsets of a rendered chat, nothing added; spans in ``plain`` get no special tokens."""
         if plain:
             if self._guarded is None:
@@ -67,7 +67,7 @@ class Encoder:
         if self._bare is None:
             self._bare = _without_post_processor(self.serialized)
         encoding = self._bare.encode(_encodable(text), add_special_tokens=False)
-        return Encoded(encoding.ids, encoding.offsets)
+        return EncodedText(encoding.ids, encoding.offsets)
 
 
 class _Guarded:
@@ -96,7 +96,7 @@ class _Guarded:
         self._tokenizer.encode_special_tokens = True
         self._unknown = getattr(self._tokenizer.model, "unk_token", None)
 
-    def encode(self, text: str, plain: Sequence[Span]) -> Encoded:
+    def encode(self, text: str, plain: Sequence[Span]) -> EncodedText:
         if self._letters is not None and (found := self._letters.search(text)):
             raise CannotEncode(f"the text holds U+{ord(found[0]):04X}, which Unicode reserves: remove it")
         specials = self._specials_outside(text, plain)
@@ -117,7 +117,7 @@ class _Guarded:
             (start + shifts[bisect_right(ends, start)], end + shifts[bisect_right(ends, end)])
             for start, end in encoding.offsets
         ]
-        return Encoded(ids, offsets)
+        return EncodedText(ids, offsets)
 
     def _specials_outside(self, text: str, plain: Sequence[Span]) -> list[re.Match[str]]:
         """The special tokens that the template wrote: those outside the plain spans, in order."""

@@ -1,1 +1,7 @@
-"""The worker processes that prepare samples: a pool of them, what runs inside, and how one that ends is reported."""
+"""The worker processes that prepare samples.
+
+- ``pool``: the pool that a loader uses, its processes, and the thread that listens to them.
+- ``process``: what runs inside a worker, and what is sent to and fro.
+- ``spawnable``: what must hold before workers can start, checked before the first one does.
+- ``exits``: the message about a worker that ended unasked.
+"""

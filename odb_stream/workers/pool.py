@@ -1,4 +1,4 @@
-"""Prepares chunks of records in worker processes, or inline, and says at once when a worker is gone."""
+"""Prepares chunks of records in worker processes, or inline, and reports at once if a worker is gone."""
 
 import contextlib
 import itertools
@@ -26,7 +26,7 @@ from odb_stream.workers.process import (
     PROTOCOL,
     DecodeTask,
     Done,
-    Message,
+    FromWorker,
     PrepareTask,
     Ready,
     Task,
@@ -35,20 +35,20 @@ from odb_stream.workers.process import (
 )
 from odb_stream.workers.spawnable import pickle_for_workers
 
-CLOSED = "the worker pool is closed: build a new Loader to go on."
+CLOSED = "the worker pool is closed: build a new Loader to continue."
 EXIT_SECONDS = 5.0
-"""How long a worker that hung up may take to end by itself."""
+"""How long a worker that hung up may take to exit by itself."""
 
 
 class WorkerPool:
     """Prepares chunks of records in ``workers`` spawned processes; with 0, in the calling thread.
 
-    The processes hold no state besides the pipeline, which they are sent once. The constructor starts them but does
-    not wait for them. A worker that ends, for whatever reason, ends the pool: every chunk still awaited and every
-    later ``submit`` raises WorkerError with the exit and the way out. Close the pool, or use it as a context manager;
-    one that is garbage collected or alive when the interpreter exits is closed too.
+    The processes hold no state but the pipeline, which they are sent once. The constructor starts them and does not
+    wait for them. A worker that ends for whatever reason ends the pool: every chunk still awaited and every later
+    ``submit`` raises WorkerError with the exit and the way out. Close the pool, or use it as a context manager; a pool
+    that is garbage collected, or alive when the interpreter exits, is closed too.
 
-    Raises ConfigError when worker processes could not work (see ``pickle_for_workers``).
+    Raises ConfigError if worker processes could not work (see ``pickle_for_workers``).
     """
 
     def __init__(self, prepare: Prepare, workers: int) -> None:
@@ -56,40 +56,41 @@ class WorkerPool:
         self.workers = workers
         self._prepare = prepare
         self._closed = False
-        self._crew = _Crew(pickle_for_workers(prepare), workers) if workers else None
-        if self._crew is not None:
-            weakref.finalize(self, self._crew.end, CLOSED)
+        self._processes = WorkerProcesses(pickle_for_workers(prepare), workers) if workers else None
+        if self._processes is not None:
+            # Not a __del__: a finalizer also runs when the interpreter exits.
+            weakref.finalize(self, self._processes.end, CLOSED)
 
     def submit(self, records: Sequence[Record]) -> "Future[PreparedChunk]":
         """Have a chunk of records prepared. The future cannot be cancelled; chunks may finish in any order.
 
-        How many may be under way at once is the caller's to bound: each holds its records. Raises WorkerError when
-        the pool is closed or a worker has ended.
+        The caller bounds how many are under way at once: each holds its records. Raises WorkerError if the pool is
+        closed or a worker has ended.
         """
-        if self._crew is not None:
+        if self._processes is not None:
             words = f"preparing {len(records)} records from {records[0].where}"
-            return self._crew.submit(PrepareTask.of(records), words)
+            return self._processes.submit(PrepareTask.of(records), words)
         self._require_open()
         future: Future[PreparedChunk] = Future()
         future.set_result(self._prepare.chunk(records))
         return future
 
     def submit_decode(self, source: int, images: tuple[PreparedImage, ...]) -> "Future[Decoded | OdbStreamError]":
-        """Have the images of one sample of a source decoded. The rest is as for :meth:`submit`."""
+        """Have the images of one sample of a source decoded; otherwise as :meth:`submit`."""
         task = DecodeTask(source, images)
-        if self._crew is not None:
-            return self._crew.submit(task, f"decoding {len(images)} images of one sample")
+        if self._processes is not None:
+            return self._processes.submit(task, f"decoding {len(images)} images of one sample")
         self._require_open()
         future: Future[Decoded | OdbStreamError] = Future()
         future.set_result(task.run(self._prepare))
         return future
 
     def wait(self, future: "Future[PreparedChunk]") -> PreparedChunk:
-        """Wait for a submitted chunk; Ctrl-C interrupts. Raises WorkerError when a worker ended or on ``close``."""
+        """Wait for a submitted chunk; Ctrl-C interrupts. Raises WorkerError if a worker ended, and on ``close``."""
         return future.result()
 
     def wait_decoded(self, future: "Future[Decoded | OdbStreamError]") -> Decoded:
-        """Wait for decoded images; also raises what a transform raised."""
+        """Wait for decoded images; also raises the error of a transform."""
         result = future.result()
         if isinstance(result, OdbStreamError):
             raise result
@@ -100,13 +101,13 @@ class WorkerPool:
             raise WorkerError(CLOSED)
 
     def close(self) -> None:
-        """End the workers and fail whatever is awaited; returns at once, may be called again.
+        """End the workers and fail whatever is awaited. Returns at once and may be called again.
 
         The processes and the listening thread are gone a moment later.
         """
         self._closed = True
-        if self._crew is not None:
-            self._crew.end(CLOSED)
+        if self._processes is not None:
+            self._processes.end(CLOSED)
 
     def __enter__(self) -> "WorkerPool":
         return self
@@ -124,43 +125,48 @@ class _Worker:
         self.ready = False
         self.pending: dict[int, tuple[Future[Any], str]] = {}
         self.connection, theirs = context.Pipe()
-        # Once ours is the only other end, the worker's death is the end of the stream, even amid a message.
+        # With no other copy of the worker's end, its death closes the stream, even in the middle of a message.
         with theirs:
             self.process: SpawnProcess = context.Process(target=serve, args=(theirs,), name=name, daemon=True)
             self.process.start()
         self._sending = threading.Lock()
-        # Not among the process's arguments: `start` waits until the child has read them, for ever if it dies before.
+        # Not an argument of the process: `start` waits until the child has read those, forever if it dies before.
         self._unsent = [pipeline]
 
     def send(self, *tasks: bytes) -> None:
-        """Send tasks, after the pipeline. To a worker that is gone nothing is sent: its end is reported by itself."""
+        """Send the pipeline, if unsent, and tasks. A worker that is gone is not an error here: its end is reported."""
         with self._sending, contextlib.suppress(OSError):
             self._unsent.extend(tasks)
             while self._unsent:
                 self.connection.send_bytes(self._unsent.pop(0))
 
-    def bury(self) -> int | None:
-        """Wait for the end of a process that hung up, release what it held and return its exit code."""
+    def became_ready(self) -> None:
+        """Record that the worker has its pipeline."""
+        self.ready = True
+
+    def reap(self) -> int | None:
+        """Wait for the exit of a process that hung up, release its resources and return the exit code."""
         self.process.join(EXIT_SECONDS)
         if self.process.exitcode is None:
             self.process.kill()
             self.process.join()
+        # Under the lock: another thread may be sending, and the descriptor's number may be reused at once.
         with self._sending:
             self.connection.close()
         return self.process.exitcode
 
 
-class _Crew:
+class WorkerProcesses:
     """The processes of one pool and the thread that listens to them.
 
-    Each worker has a connection of its own, and no lock or queue is shared: a process killed at any moment can
-    neither block the others nor leave half a message in a shared stream (a ``ProcessPoolExecutor`` then hangs).
-    The thread refers to the crew alone, so that a forgotten pool is collected.
+    Each worker has a connection of its own, and no lock or queue is shared: a process that is killed at any moment can
+    neither block the others nor leave half a message in a shared stream (a ``ProcessPoolExecutor`` would hang).
+    The thread refers to this object and not to the pool, so that a forgotten pool is collected.
     """
 
     def __init__(self, pipeline: bytes, size: int) -> None:
         self._owner = os.getpid()
-        # Reentrant, because the garbage collector may run `end` in a thread that holds it.
+        # Reentrant, because the garbage collector may run `end` in a thread that already holds it.
         self._lock = threading.RLock()
         self._numbers = itertools.count()
         self._ended_because: str | None = None
@@ -172,7 +178,7 @@ class _Crew:
         except BaseException as error:  # Ctrl-C included: no process is left behind
             self.end("the workers could not start")
             for worker in self._workers:
-                worker.bury()
+                worker.reap()
             if isinstance(error, RuntimeError):  # multiprocessing's own answer to this
                 raise ConfigError(
                     "worker processes were asked for by a worker process that was importing the main module: put the "
@@ -203,7 +209,7 @@ class _Crew:
     def end(self, reason: str) -> None:
         """Kill the workers, and fail whatever is awaited, with this reason; only the first call counts."""
         if os.getpid() != self._owner:
-            return  # a forked copy of the pool; the processes are not its own
+            return  # a forked copy of the pool: the processes belong to the original
         with self._lock:
             if self._ended_because is not None:
                 return
@@ -212,13 +218,14 @@ class _Crew:
             for worker in self._workers:
                 worker.pending.clear()
                 worker.process.kill()
+        # Outside the lock: this wakes the waiting threads and runs callbacks, which may call the pool.
         for future in awaited:
             future.set_exception(WorkerError(reason))
 
     def _listen(self) -> None:
         try:
             for worker in list(self._workers):
-                worker.send()  # the pipeline, which a process that still starts may keep waiting
+                worker.send()  # the pipeline; it may exceed what a pipe holds, so not in the constructor's thread
             while self._workers:
                 speakers = {worker.connection: worker for worker in self._workers}
                 heard = wait(list(speakers))
@@ -231,10 +238,10 @@ class _Crew:
     def _hear(self, worker: _Worker) -> None:
         """Take one message of a worker, or its end."""
         try:
-            message: Message = pickle.loads(worker.connection.recv_bytes())
+            message: FromWorker = pickle.loads(worker.connection.recv_bytes())
         except (EOFError, OSError):
             first = next(iter(worker.pending.values()), None)
-            exit_code = worker.bury()
+            exit_code = worker.reap()
             process = f"{worker.name} (pid {worker.process.pid})"
             self.end(describe_exit(process, exit_code, ready=worker.ready, task=first[1] if first else None))
             with self._lock:
@@ -242,7 +249,7 @@ class _Crew:
             return
         match message:
             case Ready():
-                worker.ready = True
+                worker.became_ready()
             case Unfit(cause):
                 self.end(
                     f"{worker.name} could not rebuild the pipeline it was sent: {cause}. Every stage must unpickle in "
@@ -257,11 +264,11 @@ class _Crew:
 
 @contextlib.contextmanager
 def _sigint_blocked() -> Iterator[None]:
-    """Start processes that take no SIGINT, so that Ctrl-C in their first second prints no tracebacks.
+    """Start processes with SIGINT blocked, so that Ctrl-C in their first second prints no tracebacks.
 
-    A process inherits the mask; a worker lifts it once it ignores the signal.
+    A process inherits the mask; a worker unblocks the signal once it ignores it.
     """
-    resource_tracker.ensure_running()  # it would lift the mask when the first process starts it
+    resource_tracker.ensure_running()  # started by the first process, it would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

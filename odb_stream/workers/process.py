@@ -1,4 +1,4 @@
-"""What runs inside a worker process, and the messages between it and the main process."""
+"""What runs inside a worker process, and what it exchanges with the main process."""
 
 import os
 import pickle
@@ -17,16 +17,17 @@ from odb_stream.prepare.records import Prepare
 from odb_stream.sample import Drop, PreparedImage, Record, SampleRef
 
 PROTOCOL = 5
+"""Of pickle: from 5 on, numpy arrays are written without an intermediate copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The worker has its pipeline and takes tasks."""
+    """The worker has its pipeline and accepts tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """The pipeline could not be rebuilt in the worker; ``cause`` in words."""
+    """The worker could not rebuild the pipeline; ``cause`` in words."""
 
     cause: str
 
@@ -39,12 +40,16 @@ class Done:
     answer: PreparedChunk | Decoded | OdbStreamError
 
 
-Message = Ready | Unfit | Done
+FromWorker = Ready | Unfit | Done
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareTask:
-    """Prepare a chunk of records. Plain tuples instead of records: a quarter of the time; positions stay behind."""
+    """Prepare a chunk of records.
+
+    It holds plain tuples, which pickle in a quarter of the time that records take. Positions are left out: no stage
+    reads them.
+    """
 
     plain: list[tuple[tuple[int, ...], str, str, dict[str, bytes], int, Drop | None]]
 
@@ -71,7 +76,7 @@ class DecodeTask:
     images: tuple[PreparedImage, ...]
 
     def run(self, prepare: Prepare) -> Decoded | OdbStreamError:
-        """The decoded images, a drop, or the error of a transform, in a form that travels."""
+        """The decoded images, a drop, or the error of a transform, in a form that can be sent."""
         try:
             return prepare.decode(self.source, self.images)
         except OdbStreamError as error:
@@ -82,11 +87,12 @@ Task = PrepareTask | DecodeTask
 
 
 def serve(connection: Connection) -> None:
-    """Rebuild the pipeline (the first thing sent), then prepare chunks for the main process until it hangs up.
+    """Rebuild the pipeline (the first thing sent), then run tasks for the main process until it hangs up.
 
-    Ctrl-C is the main process's to handle. A thread reads what is sent, so that the main process can always send; it
-    also sees when the main process closes the connection or is gone, and then ends this process at once.
+    A thread reads what is sent, so that the main process never blocks on a send. The thread also notices when the main
+    process closes the connection or is gone, and then ends this process at once.
     """
+    # Ctrl-C reaches every process of the terminal's group; only the main process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -109,13 +115,13 @@ def _read(connection: Connection, inbox: "queue.SimpleQueue[bytes]") -> NoReturn
         while True:
             inbox.put(connection.recv_bytes())
     except (EOFError, OSError):
-        # No clean-up: the main thread may be deep in native code, and nobody is left to hear of it.
+        # No clean-up: the main thread may be deep in native code, and no process is left to report to.
         os._exit(0)
 
 
-def _send(connection: Connection, message: Message) -> None:
+def _send(connection: Connection, message: FromWorker) -> None:
     try:
         connection.send_bytes(pickle.dumps(message, PROTOCOL))
     except OSError:
-        # The main process is gone or has hung up, and the reading thread is about to find out the same.
+        # The main process is gone or has hung up, and the reading thread is about to notice the same.
         os._exit(0)

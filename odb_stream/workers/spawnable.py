@@ -1,4 +1,4 @@
-"""What must hold before worker processes can start: a main module that they can import, a pipeline that pickles."""
+"""What must hold before worker processes can start: a main module they can import, a pipeline that pickles."""
 
 import io
 import multiprocessing
@@ -18,8 +18,9 @@ INLINE = "or use workers=0, which prepares in this process"
 def pickle_for_workers(prepare: Prepare) -> bytes:
     """Pickle a pipeline for worker processes.
 
-    Raises ConfigError where the workers could not start or could not rebuild it: in a daemonic process, without a
-    main module that can be imported again, or with a stage that does not pickle.
+    Raises ConfigError if the workers could not start or could not rebuild it: in a daemonic process, without an
+    importable main module, or with a stage that does not pickle. Checked here, because in the workers each of these
+    would end in a traceback that says nothing of the cause.
     """
     if multiprocessing.current_process().daemon:
         raise ConfigError(
@@ -29,8 +30,8 @@ def pickle_for_workers(prepare: Prepare) -> bytes:
     main_file = getattr(sys.modules["__main__"], "__file__", None)
     if not _main_has_name() and main_file is not None and not os.path.isfile(main_file):
         raise ConfigError(
-            f"workers > 0, but the main module is not importable: {main_file!r} is no file (a script from standard "
-            f"input?), and worker processes import the main module. Save the script as a file, {INLINE}."
+            f"workers > 0, but the main module is not importable: {main_file!r} is not a file (a script from "
+            f"standard input?), and worker processes import the main module. Save the script as a file, {INLINE}."
         )
     try:
         pipeline, defined_in_main = _pickle(prepare)
@@ -49,12 +50,12 @@ def pickle_for_workers(prepare: Prepare) -> bytes:
 
 
 def _main_has_name() -> bool:
-    """Whether the main module was started by name (``python -m``), so that workers import it by that name."""
+    """Whether the main module was started by name (``python -m``): workers then import it by that name."""
     return getattr(sys.modules["__main__"], "__spec__", None) is not None
 
 
 def _culprit(prepare: Prepare) -> str:
-    """Which part of a pipeline does not pickle, in words."""
+    """The part of a pipeline that does not pickle, in words."""
     for source in prepare.sources:
         parts: list[tuple[str, object]] = [(f"the source's {stage_name(source.opener)}", source.opener)]
         parts += [
@@ -63,13 +64,13 @@ def _culprit(prepare: Prepare) -> str:
         for words, part in parts:
             try:
                 _pickle(part)
-            except Exception:  # noqa: BLE001 - as above; the caller tells the error itself
+            except Exception:  # noqa: BLE001 - as above; the caller reports the error itself
                 return words
     return "the pipeline"
 
 
 def _pickle(value: object) -> tuple[bytes, list[str]]:
-    """Pickle a value; also names the functions and classes of the main module that it refers to."""
+    """Pickle a value; also return the names of the main module's functions and classes that it refers to."""
     target = io.BytesIO()
     pickler = _NotingPickler(target, PROTOCOL)
     pickler.dump(value)
@@ -77,7 +78,7 @@ def _pickle(value: object) -> tuple[bytes, list[str]]:
 
 
 class _NotingPickler(pickle.Pickler):
-    """Pickles as usual and notes which functions and classes belong to the main module."""
+    """Pickles as usual and records which functions and classes belong to the main module."""
 
     def __init__(self, target: io.BytesIO, protocol: int) -> None:
         super().__init__(target, protocol)

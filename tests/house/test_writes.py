@@ -50,7 +50,6 @@ TO_MEND = {
     "shards.tar.grouping: group.drop",
     "shards.tar.grouping: group.end",
     "shards.tar.grouping: self._open.drop",
-    "workers.pool: worker.ready",
 }
 
 OWN = ("self", "cls")
