@@ -11,11 +11,9 @@ from import_graph import sources
 SEVERAL = {
     "Counts",
     "Figures",
-    "Part",
     "Plain",
     "Progress",
     "Settings",
-    "Stream",
     "Window",
 }
 
