@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import curve_pictures
+import pictures
 from loading import BUDGET, pipeline_of, write_chats
 from results import FOLDER, table
 from workloads import workload
@@ -129,7 +129,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def publish(figures: dict[str, Any]) -> None:
     """Write the pictures, and the tables into the guide."""
-    curve_pictures.write(figures, FOLDER.parent / "pictures")
+    pictures.write_curves(figures, FOLDER.parent / "pictures")
     GUIDE.write_text(with_tables(GUIDE.read_text(encoding="utf-8"), figures), encoding="utf-8")
 
 

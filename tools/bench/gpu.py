@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from results import table
-from rows import Rows, pad
 from training import WORKLOADS, lengths_of
+from workloads import Rows, pad
 
 import odb_stream as odb
 

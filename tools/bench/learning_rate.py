@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from rows import pad
-from training_rank import model_of
+from training_rank import held_out_loss, model_of
 from transformers import AutoTokenizer
+from workloads import pad
 
 import odb_stream as odb
 from odb_stream import stages
@@ -44,19 +44,6 @@ def tokenized(path: str) -> list[dict[str, Any]]:
     return [{"input_ids": s.input_ids, "labels": s.labels} for s in made if not isinstance(s, odb.Drop)]
 
 
-def held_out_loss(model: Any, rows: list[dict[str, Any]]) -> float:
-    model.eval()
-    total = tokens = 0.0
-    with torch.no_grad():
-        for start in range(0, len(rows), 16):
-            batch = pad(rows[start : start + 16])
-            count = int((batch["labels"][:, 1:] != -100).sum())
-            total += float(model(**batch).loss) * count
-            tokens += count
-    model.train()
-    return total / tokens
-
-
 def run(
     kind: str, rule: str, train: list[dict[str, Any]], test: list[dict[str, Any]], options: Any, seed: int
 ) -> tuple[float, float, int]:
@@ -77,8 +64,8 @@ def run(
             updates += 1
             seen += samples
             if updates == options.equal_steps:
-                at_equal = held_out_loss(model, test)
-    return held_out_loss(model, test), at_equal, updates
+                at_equal = held_out_loss(model, test, at_once=16)
+    return held_out_loss(model, test, at_once=16), at_equal, updates
 
 
 def updates_of(

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from results import table
-from rows import AsTensors, Integers, pad
+from workloads import AsTensors, Integers, pad
 
 import odb_stream as odb
 from odb_stream import stages
@@ -76,16 +76,16 @@ class FromTar(Chats):
         return self.of(sample["__key__"], sample["json"])
 
 
-def write_chats(folder: Path, samples: int) -> list[bytes]:
-    """Indexed shards of seeded chats of 20 to 600 words; returns what they hold."""
+def write_chats(folder: Path, samples: int, *, words: tuple[int, int] = (10, 299), shards: int = 8) -> list[bytes]:
+    """Indexed shards of seeded chats, with this least and most number of words a turn; returns what they hold."""
     draw = np.random.Generator(np.random.PCG64(7))
     contents = []
     for _ in range(samples):
-        words = [" ".join(draw.choice(WORDS, int(size))) for size in draw.integers(10, 300, 2)]
-        turns = [{"role": role, "content": text} for role, text in zip(("user", "assistant"), words, strict=True)]
+        texts = [" ".join(draw.choice(WORDS, int(size))) for size in draw.integers(words[0], words[1] + 1, 2)]
+        turns = [{"role": role, "content": text} for role, text in zip(("user", "assistant"), texts, strict=True)]
         contents.append(json.dumps({"messages": turns}).encode())
     keyed = [(f"{number:06d}", {"json": content}) for number, content in enumerate(contents)]
-    for shard in write_shards(keyed, str(folder), samples_per_shard=-(-samples // 8)):
+    for shard in write_shards(keyed, str(folder), samples_per_shard=-(-samples // shards)):
         write_index(shard.address, build_index(shard.address))
     return contents
 
@@ -166,7 +166,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         found = {"DataLoader": plain(dataset, workers)}
         return {**found, "published": published(dataset, workers)} if has_published else found
 
-    integers = Integers(samples)
+    integers = Integers.of_size(samples)
     cases = {
         "integers": case("integers", odb.Pipeline(odb.FromDataset(integers)), peers_over(integers), samples, options)
     }

@@ -7,8 +7,8 @@ from typing import Any
 import curves
 import gpu
 import loading
+import pictures
 import quality
-import quality_picture
 import scaling
 import training
 from results import FOLDER, load, table
@@ -131,4 +131,4 @@ def write() -> None:
     readme = README.read_text(encoding="utf-8")
     README.write_text(FIGURES.sub(lambda found: f"{found[1]}{short()}\n{found[2]}", readme), encoding="utf-8")
     if (FOLDER / "quality.json").exists():
-        quality_picture.write(load("quality")["figures"], PICTURES)
+        pictures.write_quality(load("quality")["figures"], PICTURES)

@@ -9,7 +9,6 @@ to 90 % of the epoch, and prints seconds from building a loader to its first bat
 
 import argparse
 import json
-import random
 import statistics
 import sys
 import tempfile
@@ -18,34 +17,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from loading import write_chats
+from workloads import Integers
 
 import odb_stream as odb
 from odb_stream.checkpoint.state import RoundState
 from odb_stream.nodes import align
-from odb_stream.shards.index import write_index
-from odb_stream.shards.reader import build_index
-from odb_stream.shards.writer import write_shards
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "pipelines"))
 
 import text_chat
 
-WORDS = ["the", "batch", "holds", "what", "fits", "and", "a", "step", "ends", "when", "every", "rank", "has", "made"]
 
-
-class Rows:
+def short_rows(size: int) -> Integers:
     """Samples of 20 to 2,000 tokens, most of them short."""
-
-    def __init__(self, size: int) -> None:
-        lengths = np.random.Generator(np.random.PCG64(5)).lognormal(5.5, 0.8, size).clip(20, 2000).astype(int)
-        self.lengths = lengths.tolist()
-        self.tokens = np.arange(2000, dtype=np.int32)
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"input_ids": self.tokens[: self.lengths[index]]}
+    lengths = np.random.Generator(np.random.PCG64(5)).lognormal(5.5, 0.8, size).clip(20, 2000).astype(int)
+    return Integers(lengths.tolist())
 
 
 def time_states(samples: int) -> dict[str, float]:
@@ -61,9 +48,8 @@ def time_states(samples: int) -> dict[str, float]:
 
     align.encode = timed
     seconds, sizes = [], []
-    with odb.Loader(
-        odb.Pipeline(odb.FromDataset(Rows(samples))), budget=odb.Budget(tokens=16_384), layout="packed", window=256
-    ) as loader:
+    pipeline = odb.Pipeline(odb.FromDataset(short_rows(samples)))
+    with odb.Loader(pipeline, budget=odb.Budget(tokens=16_384), layout="packed", window=256) as loader:
         for _ in loader:
             started = time.perf_counter()
             state = loader.state_dict()
@@ -79,20 +65,6 @@ def time_states(samples: int) -> dict[str, float]:
         "share_of_a_100_ms_step": (sum(spent) + sum(seconds)) / len(seconds) / 0.1,
         "largest_state_characters": max(sizes),
     }
-
-
-def write_chats(folder: Path, shards: int, size: int) -> str:
-    """Indexed shards of short chats."""
-    words = random.Random(3)
-    for shard in range(shards):
-        chats = []
-        for number in range(size):
-            question, answer = (" ".join(words.choices(WORDS, k=words.randint(3, 60))) for _ in range(2))
-            messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-            chats.append((f"{shard:04d}-{number:05d}", {"json": json.dumps({"messages": messages}).encode()}))
-        (written,) = write_shards(chats, str(folder / f"{shard:04d}"), samples_per_shard=size)
-        write_index(written.address, build_index(written.address))
-    return f"{folder}/*/shard-*.tar"
 
 
 def loader(urls: str, workers: int) -> odb.Loader:
@@ -118,7 +90,8 @@ def main() -> None:
     print(json.dumps(time_states(min(options.samples, 60_000))))
     with tempfile.TemporaryDirectory() as folder:
         shards = max(1, options.samples // 1000)
-        urls = write_chats(Path(folder), shards, options.samples // shards)
+        write_chats(Path(folder), options.samples, words=(3, 60), shards=shards)
+        urls = f"{folder}/*.tar"
         state: dict[str, Any] = {}
         with loader(urls, options.workers) as stream:
             for batch in stream:

@@ -15,7 +15,7 @@ from multiprocessing import get_context
 
 import torch
 import torch.distributed as dist
-from rows import Integers
+from workloads import Integers
 
 import odb_stream as odb
 
@@ -26,7 +26,7 @@ def train(rank: int, ranks: int, port: int, samples: int) -> list[float]:
     """One rank's loop: the milliseconds that each step was waited for."""
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
     waits = []
-    pipeline = odb.Pipeline(odb.FromDataset(Integers(samples)))
+    pipeline = odb.Pipeline(odb.FromDataset(Integers.of_size(samples)))
     with odb.Loader(pipeline, budget=odb.Budget(tokens=16_384), workers=1) as loader:
         steps = iter(loader)
         while True:

@@ -1,19 +1,21 @@
-"""The pictures of the curves: one SVG a setting, readable on light and on dark pages."""
+"""The pictures of the pages, SVG files that are readable on light and on dark pages: batch quality, and the curves."""
 
 import io
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from workloads import SAMPLES
 
 from odb_stream.cli.pictures import PALETTE
 
 GREY = "#767e88"
-"""Of text and lines: on white and on a dark page it is told apart alike (4.1 and 4.6 to 1)."""
+"""Of text and lines: it contrasts with white and with a dark page alike (4.1 and 4.6 to 1)."""
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "font.family": ["DejaVu Sans", "sans-serif"],
@@ -33,7 +35,7 @@ STYLE: dict[str, Any] = {
         ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color", "legend.labelcolor"), GREY
     ),
 }
-LINES = {  # (workload, layout) -> colour, dash, marker: told apart without colours too
+LINES = {  # (workload, layout) -> colour, dash, marker: distinct without colours too
     ("chat", "padded"): (PALETTE[0], "-", "o"),
     ("mixed", "padded"): (PALETTE[5], "-", "s"),
     ("chat", "packed"): (PALETTE[0], ":", "o"),
@@ -42,22 +44,30 @@ LINES = {  # (workload, layout) -> colour, dash, marker: told apart without colo
 XLABELS = {
     "window": "window (samples)", "budget": "budget (tokens)", "lookahead": "lookahead (groups)", "ranks": "ranks",
 }  # fmt: skip
+POLICIES = {  # name in the figures -> words, colour, marker
+    "packed (default)": ("odb_stream, packed", PALETTE[2], "D"),
+    "anchored (default)": ("odb_stream, padded", PALETTE[0], "o"),
+    "lhotse 2,048": ("lhotse, dynamic bucketing", PALETTE[3], "s"),
+    "paper-window 256": ("published window policy", PALETTE[1], "^"),
+    "gmt": ("all lengths known beforehand", GREY, "|"),
+}
 Points = Sequence[dict[str, Any]]
 
 
-def write(figures: dict[str, Any], folder: Path) -> None:
+def write_curves(figures: dict[str, Any], folder: Path) -> None:
     """One file a setting, ``tuning-NAME.svg``."""
     folder.mkdir(exist_ok=True)
     for axis in (*XLABELS, "workers"):
-        (folder / f"tuning-{axis}.svg").write_text(svg(axis, figures), encoding="utf-8")
+        (folder / f"tuning-{axis}.svg").write_text(svg(axis, partial(draw_curve, axis, figures)), encoding="utf-8")
 
 
-def svg(axis: str, figures: dict[str, Any]) -> str:
-    """One picture as text, the same each time."""
-    return svg_of(axis, lambda: draw(axis, figures))
+def write_quality(figures: dict[str, Any], folder: Path) -> None:
+    """``quality.svg``."""
+    folder.mkdir(exist_ok=True)
+    (folder / "quality.svg").write_text(svg("quality", partial(draw_quality, figures)), encoding="utf-8")
 
 
-def svg_of(name: str, drawn: Callable[[], Figure]) -> str:
+def svg(name: str, drawn: Callable[[], Figure]) -> str:
     """What is drawn in the common style as the text of a file, the same each time."""
     file = io.StringIO()
     style: Any = {**STYLE, "svg.hashsalt": name}  # the type that matplotlib gives its settings lists them all
@@ -67,8 +77,8 @@ def svg_of(name: str, drawn: Callable[[], Figure]) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
-def draw(axis: str, figures: dict[str, Any]) -> Figure:
-    """One picture."""
+def draw_curve(axis: str, figures: dict[str, Any]) -> Figure:
+    """The panels of one setting."""
     panels = {"window": (critical, padding, delay), "budget": (critical, padding), "workers": (speed,)}
     chosen = panels.get(axis, (critical,))
     figure = Figure(figsize=(1.0 + 3.1 * max(2, len(chosen)), 3.1), layout="constrained")
@@ -121,3 +131,22 @@ def speed(axes: Axes, points: Points) -> None:
     axes.bar_label(bars, labels=[f"{one['ratio']:.2f}" for one in points], padding=3, color=GREY)
     axes.set(title="samples a second, over those of one worker")
     axes.margins(y=0.12)
+
+
+def draw_quality(figures: dict[str, Any]) -> Figure:
+    """The critical ratio with 8 ranks from 1 up: a long array a line, a policy a mark."""
+    rows = [one for one in figures["rows"] if one["ranks"] == 8 and one["samples"] >= SAMPLES]
+    arrays = list(dict.fromkeys(one["array"] for one in rows))[::-1]
+    figure = Figure(figsize=(7.6, 0.34 * len(arrays) + 1.3), layout="constrained")
+    axes = figure.subplots()
+    for policy, (words, colour, marker) in POLICIES.items():
+        own = {one["array"]: one["critical_ratio"] for one in rows if one["policy"] == policy}
+        places = [arrays.index(array) for array in own]
+        axes.plot(list(own.values()), places, marker, color=colour, label=words, markersize=9 if marker == "|" else 6)
+    axes.set_yticks(range(len(arrays)), [array.replace("_like", "-like") for array in arrays])
+    axes.set_xlim(left=0.99)
+    axes.set_xlabel("critical ratio with 8 ranks: time of synchronous steps, 1 is ideal")
+    axes.grid(axis="x", linewidth=0.6)
+    axes.tick_params(length=0)
+    figure.legend(loc="outside upper left", ncols=3, handletextpad=0.2, columnspacing=1.2)
+    return figure

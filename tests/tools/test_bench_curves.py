@@ -1,16 +1,12 @@
-"""The curves of the tuning guide: they come out again, have the shape that it tells, and stand in it as they are."""
+"""The curves of the tuning guide: they are what the code gives, have the shape it describes, and are in its tables."""
 
 import re
-import sys
 from itertools import pairwise
 from typing import Any
 
-import pytest
-from import_graph import ROOT
-
-sys.path.append(str(ROOT / "tools" / "bench"))
-
 import curves
+import pictures
+import pytest
 import results
 
 FIGURES: dict[str, Any] = results.load("curves")["figures"]
@@ -65,4 +61,4 @@ def test_a_picture_is_readable_on_light_and_dark(axis: str) -> None:
     assert "sans-serif" in picture
     assert not re.search(r"#(000000|ffffff)|: (black|white)", picture)
     for text in re.findall(r"<text [^>]*>", picture):
-        assert curves.curve_pictures.GREY in text
+        assert pictures.GREY in text
