@@ -24,7 +24,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "odb_stream": (),
     "odb_stream.stages": (),
     "odb_stream.seeds": ("generator",),
-    "odb_stream.checkpoint.fit": ("merge",),
+    "odb_stream.checkpoint": ("merge",),
     "odb_stream.inspection": (),
     "odb_stream.live": (),
     "odb_stream.adapters.torch": (),

@@ -1,4 +1,4 @@
-"""Loader: the front of a pipeline. Checks the settings on all ranks, hands out epochs and keeps the account."""
+"""Loader: the front of a pipeline. It checks the settings, hands out epochs, and saves and loads states."""
 
 import threading
 import weakref
@@ -34,44 +34,44 @@ from odb_stream.sources.pipeline import Pipeline
 from odb_stream.sources.source import Reading, Segment
 
 JOIN_SECONDS = 2.0
-"""How long ``close`` lets the background thread finish what it is in the middle of."""
+"""How long ``close`` waits for the background thread to finish its current work. It dies with the process anyway."""
 
 
 class Loader:
-    """A stream of batches: plain dicts of tensors, one ``for`` loop an epoch.
+    """A stream of batches: plain dicts of tensors, one ``for`` loop per epoch.
 
-    With several data-parallel ranks each builds a Loader with the same settings, in the same order relative to other
-    collective calls; all ranks then make the same number of steps, whatever their data.
+    With several data-parallel ranks, each rank builds a Loader with the same settings, in the same order relative to
+    other collective calls. All ranks then make the same number of steps, whatever their data.
 
     Args:
         pipeline: where samples come from and what happens to them.
         budget: the hard bound on every batch of a rank.
-        layout: ``"padded"`` rows, or one ``"packed"`` row with positions that restart.
-        window: samples held for grouping on each rank. Larger windows pad less and delay a sample longer.
-        lookahead: groups planned in a round, at most.
+        layout: ``"padded"`` rows, or one ``"packed"`` row with restarting positions.
+        window: samples held for grouping on each rank. A larger window pads less and delays samples longer.
+        lookahead: most groups planned in a round.
         workers: processes that run the stages; 0 runs them in a thread of this process.
-        seed: of every draw: shard order, sample order, augmentation, order of steps.
+        seed: for every random draw: shard order, sample order, augmentation, order of steps.
         closure: ``"join"`` ends an epoch when every sample of every rank was emitted once. ``"quota"`` repeats the data
-            and ends an epoch at the first step at which all ranks together emitted ``quota`` samples.
-        quota: samples over all ranks in an epoch, with ``closure="quota"``.
-        rebalance: move groups between ranks when some run out of data before others; without it these ranks idle.
-        oversize: a sample that exceeds the budget alone is an ``"error"``, ``"drop"`` (counted), or goes ``"solo"``.
-        mixed_modality: ``"auto"`` gives a rank without images, on a step where another has some, a minimal image of no
-            effect, so that all enter a sharded vision encoder; ``"dummy"`` does so on every step without images, as
-            DDP without ``find_unused_parameters`` needs it; ``"off"`` never does.
-        failure_budget: how much damaged data is borne, over all ranks, before the run stops.
-        quarantine: a folder, local or in an object store, where each rank lists the damaged samples it met
+            and ends an epoch at the first step by which all ranks together have emitted ``quota`` samples.
+        quota: samples in an epoch, over all ranks, with ``closure="quota"``.
+        rebalance: move groups between ranks when some run out of data before others. Without it those ranks idle.
+        oversize: a sample that exceeds the budget alone is an ``"error"``, a ``"drop"`` (counted), or goes ``"solo"``.
+        mixed_modality: ``"auto"`` gives a rank without images a minimal image without effect on steps where another
+            rank has images, so that all ranks enter a sharded vision encoder. ``"dummy"`` does so on every step without
+            images, as DDP without ``find_unused_parameters`` needs it. ``"off"`` never does.
+        failure_budget: how much damaged data is tolerated, over all ranks, before the run stops.
+        quarantine: a folder, local or in an object store, where each rank lists its damaged samples
             (``rank-00000.jsonl`` and so on).
-        max_bytes: bound on decoded images and finished batches that wait for the training loop.
-        grad_accum: steps of one optimizer update. ``loss_scale`` is over them all, ``accum_last`` marks the last.
-        world: this rank's place among the data-parallel ranks; None takes it from torch.distributed.
-        pad_token_id: fills padded places; they carry no label.
-        pad_to_multiple_of: widths are rounded up to it.
+        max_bytes: bound on the decoded images and finished batches that wait for the training loop.
+        grad_accum: steps per optimizer update. ``loss_scale`` covers all of them, ``accum_last`` marks the last.
+        world: the place of this rank among the data-parallel ranks; None takes it from torch.distributed.
+        pad_token_id: the token id of padding, which carries no label.
+        pad_to_multiple_of: widths are rounded up to a multiple of it.
         pin_memory: page-locked tensors, for copying to an accelerator.
-        timeout: seconds without a sign of life after which another rank is given up.
+        timeout: seconds without a sign of life after which another rank counts as dead.
 
     Raises:
-        ConfigError: a setting or the pipeline cannot work, or ranks disagree; the message names the field and value.
+        ConfigError: a setting or the pipeline is invalid, or ranks disagree. The message names the field and its value.
     """
 
     def __init__(
@@ -133,21 +133,21 @@ class Loader:
 
     @property
     def world(self) -> World:
-        """This rank's place among the data-parallel ranks."""
+        """The place of this rank among the data-parallel ranks."""
         return self._context.world
 
     @property
     def samples(self) -> int | None:
-        """Samples that all ranks together read in an epoch, drops included; None when only reading can tell."""
+        """Samples that all ranks together read in an epoch, drops included; None if unknown before reading."""
         return self._samples
 
     @property
     def plan(self) -> tuple[Segment, ...]:
-        """Which stretches of which shards this rank reads in the first epoch (empty for a dataset)."""
+        """Which parts of which shards this rank reads in the first epoch. Empty for a map-style dataset."""
         return self._plan
 
     def __iter__(self) -> Iterator[Batch]:
-        """Start the next epoch; an epoch that is still running ends, and its rest is counted as abandoned."""
+        """Start the next epoch. An epoch that is still running ends; its remaining samples count as abandoned."""
         if self._closed:
             raise ConfigError("this Loader is closed: build a new one")
         if not self._world_was_given and self.world.size < current_world().size:
@@ -179,11 +179,12 @@ class Loader:
         return pipeline
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """Where this rank stands, exactly: few values under fixed keys, fit for JSON; it refers to samples only.
+        """The exact position of this rank: a few values under fixed keys, ready for JSON, with references to samples.
 
-        After the last step that was yielded, or after ``step``, one of the last ``max(lookahead, 2 * grad_accum)`` of
-        this epoch, for trainers that pull ahead. Between epochs it is the start of the next one. Saved by all ranks at
-        the same step and loaded on a new Loader with the same settings and data, what follows is what would have come.
+        The state after the last step that was yielded, or after ``step``, which may be one of the last
+        ``max(lookahead, 2 * grad_accum)`` steps of this epoch, for trainers that fetch ahead. Between epochs it is the
+        start of the next epoch. If all ranks save at the same step and load on a new Loader with the same settings and
+        data, they get the batches that would have followed.
 
         Raises StateError for a step that was not yielded, or too long ago.
         """
@@ -191,14 +192,13 @@ class Loader:
         return seal(RankState(identity=self._identity, rank=self.world.rank, state=state))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state: the next ``for`` loop makes the steps that would have come after it.
+        """Continue from a state: the next ``for`` loop yields the batches that would have followed it.
 
-        Every rank loads the state that it saved at the same step, or all load what :func:`odb_stream.checkpoint.merge`
-        made of them, when the number of ranks has changed; only then indexes are read here. An epoch that is running
-        ends.
+        Every rank loads the state that it saved at the same step. If the number of ranks has changed, all ranks load
+        the result of :func:`odb_stream.checkpoint.merge`; only then this reads indexes. A running epoch ends.
 
-        Raises StateError for a state of other settings, data or ranks, or of another rank; it names what differs. That
-        ranks stand at different steps is found by the first step, on all ranks.
+        Raises StateError for a state of other settings, data or ranks, or of another rank, and names the difference.
+        Ranks that loaded states of different steps all get a StateError at their first step.
         """
         if self._closed:
             raise ConfigError("this Loader is closed: build a new one")
@@ -228,10 +228,10 @@ class Loader:
             self._endless = None
 
     def report(self) -> dict[str, Any]:
-        """What was emitted, dropped, abandoned and waited for so far, as a plain dict.
+        """What was emitted, dropped and abandoned so far, and how long was waited, as a plain dict.
 
-        ``global`` holds the same figures over all ranks: exact for what was emitted, as of the last planned round for
-        drops; what was abandoned is this rank's own.
+        ``global`` holds the same figures over all ranks: exact for emitted samples, as of the last planned round for
+        drops. Abandoned samples are those of this rank only.
         """
         epoch = self._running()
         pipeline = epoch.pipeline if epoch is not None else self._endless
@@ -243,7 +243,7 @@ class Loader:
         )
 
     def close(self) -> None:
-        """End the epoch, the workers and the connection to other ranks at once; never waits for a peer."""
+        """End the epoch, the workers and the connection to other ranks at once, without waiting for another rank."""
         if self._closed:
             return
         self._closed = True

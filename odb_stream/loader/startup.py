@@ -1,4 +1,4 @@
-"""What is settled when a loader is built: this rank's place, the connection, and that all ranks mean the same."""
+"""Start-up: the ranks of a loader connect and agree, the source opens, the workers start."""
 
 import hashlib
 import logging
@@ -68,14 +68,14 @@ def start(pipeline: Pipeline, settings: Settings, world: World, quarantine: str 
 
 
 def current_world() -> World:
-    """This process's place by torch.distributed, or alone where that is not running."""
+    """The place of this process according to torch.distributed; the only rank if that is not running."""
     if not (dist.is_available() and dist.is_initialized()):
         return World()
     return World(dist.get_rank(), dist.get_world_size())
 
 
 def connect(world: World, timeout: float) -> Transport:
-    """A transport between the ranks of a world. All of them must call this."""
+    """The transport between the ranks of a world. All of them must call this."""
     if world.size == 1 and world.places is None:
         return Local()
     if not (dist.is_available() and dist.is_initialized()):
@@ -89,7 +89,7 @@ def connect(world: World, timeout: float) -> Transport:
 
 
 def dummy_image(pipeline: Pipeline, mode: MixedModality, ranks: int) -> DummyRule | None:
-    """The image that ranks without one are given, and when; None where there is no need."""
+    """The image that ranks without images get, and when; None where no rank needs it."""
     expand = expander(pipeline.all_stages)
     if mode == "off" or (mode == "auto" and (ranks == 1 or expand is None)):
         return None
@@ -113,6 +113,7 @@ def leave(transport: Transport) -> None:
 
 def agree(settings: Settings, transport: Transport) -> None:
     """Raise a ConfigError, on every rank, that names the first setting in which ranks differ."""
+    # Digests, because a gather exchanges rows of one length, whatever the values are.
     values = [repr(getattr(settings, name)) for name in SHARED_SETTINGS]
     digests = [hashlib.blake2b(value.encode(), digest_size=8).digest() for value in values]
     table = transport.gather(np.frombuffer(b"".join(digests), dtype=np.int64).copy())
@@ -126,21 +127,22 @@ def agree(settings: Settings, transport: Transport) -> None:
 
 
 def plan_in_words(world: World, plan: Sequence[Segment]) -> str:
-    """What a rank reads in the first epoch, in words; for a map-style dataset there is no plan."""
+    """What a rank reads in the first epoch, in words. A map-style dataset has no plan."""
     who = f"rank {world.rank} of {world.size}"
     if not plan:
         return f"{who} reads its part of a dataset"
     where = f"{len({part.address for part in plan}):,} shards"
     if any(part.step > 1 for part in plan):
-        return f"{who} reads {where} and keeps each {plan[0].step}-th sample, for not all have an index"
+        return f"{who} reads {where} and keeps 1 sample in {plan[0].step} because some have no index"
     ends = [part.stop for part in plan]
     if None in ends:
-        return f"{who} reads {where} as a whole, for not all have an index"
+        return f"{who} reads {where} as a whole because some have no index"
     samples = sum(end - part.start for part, end in zip(plan, ends, strict=True) if end is not None)
     return f"{who} reads {samples:,} samples in {where}, split by their indexes"
 
 
 def total_samples(samples: int | None, transport: Transport) -> int | None:
-    """Samples over all ranks; None when some rank does not know its own."""
+    """Samples over all ranks; None if some rank does not know its own."""
+    # One gather for all ranks, also where this one does not know: a rank that left it out would hang the others.
     known = transport.gather(np.array([-1 if samples is None else samples], dtype=np.int64))[:, 0].tolist()
     return None if -1 in known else sum(known)

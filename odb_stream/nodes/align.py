@@ -82,9 +82,9 @@ class Align(Iterator[Step]):
             self._answer = self._answered(event)
 
     def finish(self) -> None:
-        """Run the program to its end without delivering, so that peers learn that this rank's loop has left.
+        """Run the program to its end without delivering steps, so that the other ranks learn that this loop left.
 
-        Alone there is nobody to tell, and after a failure of the transport nobody can be told.
+        Does nothing where this rank is alone, or where the transport has failed and no rank can be reached.
         """
         if self._transport.processes == 1 or self._broken:
             return
@@ -162,9 +162,10 @@ class Align(Iterator[Step]):
         return self._dummy.always or totals.images > 0
 
     def _samples(self, deliver: Deliver) -> tuple[PreparedSample, ...]:
-        """The samples of this rank's batch. One that only stands in brings no images where no rank emits any.
+        """The samples of this rank's batch, in an idle step a filler.
 
-        The other ranks would not enter the vision encoder then, and a sharded one waits for all.
+        A filler with images is not used in a step where no rank emits images: the other ranks would not enter the
+        vision encoder then, and a sharded one waits for all of them.
         """
         if deliver.group is not None:
             return deliver.group.samples
@@ -181,7 +182,7 @@ def _samples_in(groups: Mapping[int, list[Group[PreparedSample]]]) -> int:
 
 
 def synthetic_sample(pad_token: int) -> PreparedSample:
-    """What an idle batch is made of when no rank ever had a sample to lend: one supervised token, no meaning."""
+    """What an idle batch consists of if no rank ever had a sample to lend: one supervised token without meaning."""
     ids = np.full(2, pad_token, dtype=np.int32)
     labels = np.array([IGNORED_LABEL, pad_token], dtype=np.int32)
     return PreparedSample(SampleRef(-1, -1, -1, -1), ids, labels, 1)

@@ -1,4 +1,4 @@
-"""Collate: the samples of a step become one dict of tensors, padded or packed, as transformers models take it."""
+"""Collate: the samples of a step become one dict of tensors, padded or packed, as transformers expects them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -15,13 +15,13 @@ from odb_stream.sample import IGNORED_LABEL, PreparedSample, StepInfo
 from odb_stream.stages.rope import rope_of
 
 STEP_KEY = "odb_step"
-"""Where a batch carries its StepInfo until ``pop_step`` takes it."""
+"""The key under which a batch carries its StepInfo until ``pop_step`` takes it."""
 
 Batch = dict[str, Any]
 
 
 class Finished(NamedTuple):
-    """A batch and the step it was made of."""
+    """A batch and the step that it was made from."""
 
     batch: Batch
     step: Step
@@ -49,13 +49,13 @@ def pop_step(batch: Batch) -> StepInfo:
     """Take the StepInfo out of a batch; what is left are model inputs only.
 
     Raises:
-        ConfigError: the batch carries none: it was taken already, or the batch is not this package's.
+        ConfigError: the batch has none, because it was taken already or the batch is not from a Loader.
     """
     info = batch.pop(STEP_KEY, None)
     if not isinstance(info, StepInfo):
         raise ConfigError(
-            f"no step info in a batch with keys {sorted(batch)}: call pop_step once for each batch, on the very dict "
-            "that the Loader gave"
+            f"no step info in a batch with keys {sorted(batch)}: call pop_step once for each batch, on the dict that "
+            "the Loader yielded"
         )
     return info
 
@@ -91,12 +91,11 @@ def padded(samples: Sequence[PreparedSample], footprint: Footprint, pad_token: i
 def packed(samples: Sequence[PreparedSample], footprint: Footprint, pad_token: int) -> Batch:
     """One row: ``input_ids``, ``labels`` and ``position_ids``, int64 of shape (1, width).
 
-    Positions start at 0 in each sample.
-    ``cu_seq_lens_q/k`` (int32, shape (samples + 1,)) and ``max_length_q/k`` (int) are the same boundaries for kernels
-    of variable length. There is no attention mask, and ``use_cache`` is False: transformers keeps packed samples apart
-    by their positions only then. Where the row is filled up to a multiple, the filling is a sequence of its own,
-    without labels, and counts as one more entry in the boundaries. For models with M-RoPE ``position_ids`` has shape
-    (4, 1, width): these positions, then the three rope rows of each sample.
+    Positions restart at 0 in each sample. ``cu_seq_lens_q/k`` (int32, shape (samples + 1,)) and ``max_length_q/k``
+    (int) give the same boundaries to variable-length attention kernels. There is no attention mask, and ``use_cache``
+    is False: only then does transformers separate packed samples by their positions. Padding up to a multiple is a
+    sequence of its own, without labels, with one more entry in the boundaries. For models with M-RoPE ``position_ids``
+    has shape (4, 1, width): these positions, then the three rope rows of each sample.
     """
     lengths = [sample.length for sample in samples]
     total = sum(lengths)
@@ -132,7 +131,7 @@ def packed(samples: Sequence[PreparedSample], footprint: Footprint, pad_token: i
 def visual(samples: Sequence[PreparedSample]) -> Batch:
     """``pixel_values`` (float32, (patches, dimensions of a patch)) and ``image_grid_thw`` (int64, (images, 3)).
 
-    In the order of the samples and of their images; nothing when there are none.
+    In the order of the samples and of their images. Empty if there are none.
     """
     pixels = [sample.pixels for sample in samples if sample.pixels is not None]
     if not pixels:

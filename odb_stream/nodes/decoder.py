@@ -11,13 +11,14 @@ from odb_stream.prepare.decoding import Decoded
 from odb_stream.sample import Drop, PreparedSample, Record, SampleRef
 from odb_stream.workers.pool import WorkerPool
 
-Groups = list[Group[PreparedSample] | None]
+Burst = list[Group[PreparedSample] | None]
+"""The groups of this rank in a few steps, None where it idles."""
 
 
 class Decoder:
-    """Decodes bursts of groups, and begins the next burst while one is waited for.
+    """Decodes bursts of groups, and starts the next burst while it waits for one.
 
-    Samples with a broken image are counted where they were to be emitted, once their step has passed.
+    A sample with a broken image counts as dropped on the rank that was to emit it, once its step has passed.
     """
 
     def __init__(self, pool: WorkerPool, footprint: Footprint, waits: Waits, drops: Drops) -> None:
@@ -27,12 +28,13 @@ class Decoder:
         self._drops = drops
         self._begun: dict[tuple[SampleRef, int], Future[Decoded | OdbStreamError]] = {}
 
-    def decode(self, groups: Groups, upcoming: Groups, *, first: int) -> Groups | OdbStreamError:
+    def decode(self, groups: Burst, upcoming: Burst, *, first: int) -> Burst | OdbStreamError:
         """The groups with pixels, None where no sample is left; or the error that stopped a worker.
 
-        ``first`` is the number of the first group's step in its round.
+        ``first`` is the index of the first group's step in its round.
         """
         try:
+            # Without workers the pool decodes in this process: to start early would only delay the burst that is due.
             for group in (*groups, *(upcoming if self._pool.workers else ())):
                 self._begin(group)
             return [self._group(group, step) for step, group in enumerate(groups, start=first)]
@@ -40,7 +42,7 @@ class Decoder:
             return error
 
     def decode_one(self, sample: PreparedSample) -> PreparedSample | None:
-        """One sample with its pixels; None when it proves broken."""
+        """One sample with its pixels; None if an image is broken."""
         if not sample.images or sample.pixels is not None:
             return sample
         result = self._result(self._pool.submit_decode(sample.ref.source, sample.images))
@@ -57,6 +59,7 @@ class Decoder:
         samples, sizes = [], []
         for sample, size in zip(group.samples, group.sizes, strict=True):
             begun = self._begun.pop((sample.ref, sample.epoch), None)
+            # A sample without images was not submitted: it stays as it is.
             result = sample.pixels if begun is None else self._result(begun)
             if isinstance(result, Drop):
                 shard, key = sample.origin or ("", "")

@@ -1,4 +1,4 @@
-"""Drops: what is left out on this rank, counted by reason; the first of each reason is logged, damage is listed."""
+"""Drops: the samples that this rank leaves out, counted by reason. Logs the first of each, lists damage in a file."""
 
 import logging
 from collections import Counter
@@ -11,10 +11,10 @@ logger = logging.getLogger(__name__)
 
 
 class Drops:
-    """The drops of one stream. ``logged`` are the reasons logged already; loaders keep it over epochs.
+    """The drops of one pipeline. ``logged`` are the reasons logged already; a loader keeps this set over epochs.
 
-    What proves broken when a burst is decoded is held until its step passes: a run that is resumed in the midst of a
-    burst meets it again, and must not count it twice.
+    A sample that proves broken while its burst is decoded is held until its step has passed: a run that resumes inside
+    a burst meets it again, and must not count it twice.
     """
 
     def __init__(self, logged: set[str], quarantine: Quarantine | None = None) -> None:
@@ -28,11 +28,11 @@ class Drops:
 
     @property
     def damaged(self) -> int:
-        """Damaged samples met so far, those included that are held."""
+        """Damaged samples met so far, including the held ones, so that the failure budget counts them at once."""
         return self._damaged + sum(drop.damaged for _, drop, _ in self._held)
 
     def count(self, drop: Drop, record: Record) -> None:
-        """Enter the sample of a record."""
+        """Count the sample of a record as dropped."""
         if drop.reason not in self._logged:
             self._logged.add(drop.reason)
             logger.warning(
@@ -44,18 +44,16 @@ class Drops:
         self.by_reason[drop.reason] += 1
         self.by_source[record.ref.source] += 1
         self._damaged += drop.damaged
-        self._counts = DropCounts(
-            by_reason=dict(self.by_reason), by_source=dict(self.by_source), damaged=self._damaged
-        )
+        self._counts = DropCounts(by_reason=dict(self.by_reason), by_source=dict(self.by_source), damaged=self._damaged)
         if drop.damaged and self._quarantine is not None:
             self._quarantine.add(record, drop)
 
     def hold(self, step: int, drop: Drop, record: Record) -> None:
-        """Keep a sample that broke in a step of the round, until :meth:`release`."""
+        """Keep a sample that broke in this step of the round, until :meth:`release`."""
         self._held.append((step, drop, record))
 
     def release(self, step: int) -> None:
-        """Enter what broke in the steps up to this one."""
+        """Count what broke in the steps up to this one."""
         due = [held for held in self._held if held[0] <= step]
         if due:
             self._held = [held for held in self._held if held[0] > step]
@@ -63,15 +61,15 @@ class Drops:
                 self.count(drop, record)
 
     def flush(self) -> None:
-        """Write the quarantine file, if something was added."""
+        """Write the quarantine file, if there is something new."""
         if self._quarantine is not None:
             self._quarantine.flush()
 
     def counts(self) -> DropCounts:
-        """What was entered so far, as an immutable value."""
+        """The drops counted so far. The value never changes: every step of a run refers to one."""
         return self._counts
 
     def restore(self, counts: DropCounts) -> None:
-        """Go on from these counts."""
+        """Continue from these counts."""
         self.by_reason, self.by_source = Counter(counts.by_reason), Counter(counts.by_source)
         self._damaged, self._counts = counts.damaged, counts

@@ -12,6 +12,10 @@ class LossScaleFlag:
 
     was_read: bool = False
 
+    def note(self) -> None:
+        """The loss scale is being read."""
+        self.was_read = True
+
 
 class GuardedStepInfo(StepInfo):
     """A step info that raises its ``flag``, if it has one, when ``loss_scale`` is read."""
@@ -24,7 +28,7 @@ class GuardedStepInfo(StepInfo):
         """As in :class:`StepInfo`."""
         # `dataclasses.replace` makes an instance without a flag, because a flag is not a field.
         if (flag := getattr(self, "_flag", None)) is not None:
-            flag.was_read = True
+            flag.note()
         return float(_slot("loss_scale").__get__(self))
 
     @loss_scale.setter

@@ -1,8 +1,8 @@
-"""Mixed modality: on a step where another rank has images, a rank without any gets a minimal one of no effect.
+"""Mixed modality: on a step where another rank has images, a rank without images gets a minimal one without effect.
 
-Sharded training gathers the vision encoder's weights in a collective that every rank must enter. Plain DDP waits for a
-gradient of every parameter, so it needs the image also on steps on which no rank has one. The image is appended to the
-shortest sample, behind all of its tokens: causal attention keeps it from being seen, and it carries no label.
+Sharded training gathers the weights of the vision encoder in a collective that every rank must enter. Plain DDP waits
+for a gradient of every parameter, so it needs the image also on steps where no rank has one. The image is appended to
+the shortest sample, after all of its tokens: causal attention hides it from them, and it carries no label.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from odb_stream.stages.visual import ExpandVisualTokens
 
 @dataclass(frozen=True)
 class DummyRule:
-    """Which image a rank without one is given, and whether also on steps on which no rank has any."""
+    """The image that a rank without images gets; ``always`` gives it also on steps where no rank has one."""
 
     image: "DummyImage"
     always: bool
@@ -35,7 +35,7 @@ class DummyImage:
 
     @classmethod
     def of(cls, expand: ExpandVisualTokens) -> "DummyImage":
-        """The dummy image of a pipeline, by its last stage."""
+        """The dummy image of a pipeline, from its stage that expands visual tokens."""
         family = expand.family
         grid, features = family.measure(1, 1)
         before, after = expand.block_ids if expand.block_ids is not None else ((), ())
@@ -47,13 +47,13 @@ class DummyImage:
 
     @property
     def tokens(self) -> int:
-        """Tokens that it adds to a sample."""
+        """The number of tokens that it adds to a sample."""
         return len(self.input_ids)
 
     def given_to(self, samples: tuple[PreparedSample, ...]) -> tuple[PreparedSample, ...]:
-        """The samples, the shortest of them with this image behind its tokens."""
-        place = min(range(len(samples)), key=lambda place: samples[place].length)
-        return (*samples[:place], self._appended(samples[place]), *samples[place + 1 :])
+        """The samples, with this image appended to the shortest one: a padded batch grows least then."""
+        shortest = min(range(len(samples)), key=lambda index: samples[index].length)
+        return (*samples[:shortest], self._appended(samples[shortest]), *samples[shortest + 1 :])
 
     def _appended(self, sample: PreparedSample) -> PreparedSample:
         ids = np.concatenate([sample.input_ids, self.input_ids])

@@ -1,4 +1,4 @@
-"""Seconds that each stage of a running loader spent waiting; for the report only, never for a decision."""
+"""How long each part of a running loader waited. For the report only: no decision may depend on time."""
 
 import time
 from collections.abc import Iterator
@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 
 class Waits:
-    """Accumulates waiting time by stage name.
+    """Seconds of waiting, by what was waited for.
 
-    ``trainer``: the training loop waited for a batch. ``workers``: packing waited for prepared samples. ``read``:
-    packing waited for records. ``peers``: the plan of the next steps, or a group, waited for other ranks. ``room``:
-    finished steps waited for the training loop to take them.
+    ``trainer``: the training loop waited for a batch. ``workers``: packing waited for prepared samples or decoded
+    images. ``read``: packing waited for records. ``peers``: planning or an exchange waited for other ranks. ``room``:
+    finished batches waited for the training loop to take them.
     """
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class Waits:
 
     @contextmanager
     def on(self, stage: str) -> Iterator[None]:
-        """Count the time of the block under a stage."""
+        """Add the time that the block takes to this entry."""
         started = time.perf_counter()
         try:
             yield

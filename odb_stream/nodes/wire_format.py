@@ -1,4 +1,7 @@
-"""Groups as bytes: how samples travel from rank to rank, as plain arrays behind a header of integers, never pickled."""
+"""Wire format: groups as bytes, on their way from rank to rank. Plain arrays behind a header, never pickled.
+
+Nothing that arrives from a peer is executed, and arrays are read in place, without a copy.
+"""
 
 import json
 from collections.abc import Iterator
@@ -16,14 +19,17 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 def encode_groups(groups: list[Group[PreparedSample]]) -> Bytes:
-    """Groups as one array of bytes; images stay compressed.
+    """Groups as one array of bytes, uint8 of shape (bytes,). Images stay compressed.
 
-    Layout: three int64 with the number of header integers, of floats and of int32 values; the header (int64); the drawn
-    numbers of image ops (float64); token rows (int32); shard and key (a JSON list) and image files. The header holds
-    the number of groups, and for each group its number of samples and these samples: reference, epoch, length,
-    supervised tokens, whether there are types and positions, bytes of shard and key, number of images; for each image
-    grid, features, bytes and ops, each op with its place and how many
-    numbers it has.
+    The layout, in this order:
+
+    - three int64: how many header integers, floats and int32 values follow
+    - the header (int64): the number of groups; for each group its number of samples; for each sample reference, epoch,
+      length, supervised tokens, whether it has token types and M-RoPE positions, bytes of shard and key, and number of
+      images; for each image grid, features, bytes and number of ops; for each op its place and how many numbers it has
+    - the drawn numbers of image ops (float64)
+    - the rows of tokens (int32)
+    - for each sample shard and key, as a JSON list, and its image files
     """
     header: list[int] = [len(groups)]
     floats: list[float] = []
@@ -49,12 +55,13 @@ def encode_groups(groups: list[Group[PreparedSample]]) -> Bytes:
     tokens = np.concatenate(rows).astype(np.int32, copy=False) if rows else np.empty(0, dtype=np.int32)
     sizes = np.array([len(header), len(floats), len(tokens)], dtype=np.int64)
     numbers = np.array(floats, dtype=np.float64)
+    # The widest values come first, so that each part begins at a multiple of its item size and views are aligned.
     parts: list[npt.NDArray[Any]] = [sizes, np.array(header, dtype=np.int64), numbers, tokens]
     return np.concatenate([*(part.view(np.uint8) for part in parts), *files])
 
 
 def decode_groups(data: Bytes, footprint: Footprint) -> list[Group[PreparedSample]]:
-    """The groups again; arrays are views into ``data``."""
+    """The groups that :func:`encode_groups` wrote; their arrays are views into ``data``."""
     sizes = data[:24].view(np.int64).tolist()
     bounds = np.cumsum([24, 8 * sizes[0], 8 * sizes[1], 4 * sizes[2]]).tolist()
     header = iter(data[bounds[0] : bounds[1]].view(np.int64).tolist())
@@ -68,7 +75,7 @@ def decode_groups(data: Bytes, footprint: Footprint) -> list[Group[PreparedSampl
 
 
 class _Cut(Generic[Number]):
-    """Takes an array from front to back, piece by piece."""
+    """Hands out an array from front to back, piece by piece."""
 
     def __init__(self, whole: npt.NDArray[Number]) -> None:
         self._whole = whole

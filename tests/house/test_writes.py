@@ -37,7 +37,6 @@ TO_MEND = {
     "inspection.collect: collected.read_seconds",
     "lightning: stream.followed",
     "lightning: stream.updates",
-    "nodes.loss_scale_guard: flag.was_read",
     "shards.tar.grouping: group.drop",
     "shards.tar.grouping: group.end",
     "shards.tar.grouping: self._open.drop",

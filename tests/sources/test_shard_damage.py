@@ -250,10 +250,10 @@ def test_the_plan_in_words(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     def words(world: World) -> str:
         return plan_in_words(world, source.open().reading(world, seed=0, epoch=0).plan)
 
-    assert words(World(1, 2)) == "rank 1 of 2 reads 1 shards as a whole, for not all have an index"
+    assert words(World(1, 2)) == "rank 1 of 2 reads 1 shards as a whole because some have no index"
     with caplog.at_level(logging.WARNING):
         told = words(World(2, 4))
-    assert told == "rank 2 of 4 reads 3 shards and keeps each 4-th sample, for not all have an index"
+    assert told == "rank 2 of 4 reads 3 shards and keeps 1 sample in 4 because some have no index"
     assert "4 times the traffic" in caplog.text
     for number in range(3):
         write_index(f"{tmp_path}/part-{number}.tar", build_index(f"{tmp_path}/part-{number}.tar"))
