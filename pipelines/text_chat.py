@@ -17,16 +17,16 @@ def build(
 
     Args:
         shards: address of the shards, with a brace range or a glob; see shards/README.md for the format.
-        tokenizer: folder of a tokenizer with a chat template, as ``transformers`` saves it.
-        max_length: the most tokens a sample keeps; what is cut and dropped beyond it, ``stages.Tokenize`` says.
+        tokenizer: folder of a tokenizer with a chat template, saved by ``transformers``.
+        max_length: most tokens of a sample; ``stages.Tokenize`` explains what it cuts and drops beyond that.
 
     Raises:
-        ConfigError: there is no such folder.
+        ConfigError: the folder does not exist.
     """
     from transformers import AutoTokenizer
 
     if not Path(tokenizer).is_dir():
-        raise odb.ConfigError(f"tokenizer is {tokenizer!r}, which is no folder: give one that save_pretrained() wrote")
+        raise odb.ConfigError(f"tokenizer is {tokenizer!r}, not a folder: give one that save_pretrained() wrote")
     processor = AutoTokenizer.from_pretrained(tokenizer)
     return odb.Pipeline(
         odb.Shards(shards),
@@ -36,7 +36,7 @@ def build(
 
 
 def main() -> None:
-    """Stream one epoch of the demo shards and print what came out."""
+    """Stream one epoch of the demo shards and print each step and the report."""
     from rich.console import Console
 
     console = Console()

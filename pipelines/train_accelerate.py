@@ -17,10 +17,10 @@ from odb_stream.tiny_model import tiny_qwen3
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=50, help="updates of the optimizer")
-    parser.add_argument("--report", type=Path, help="write losses and the number of samples there, as JSON")
+    parser.add_argument("--report", type=Path, help="write losses and the number of samples to this JSON file")
     parser.add_argument("--layout", choices=["padded", "packed"], default="padded")
     parser.add_argument("--accumulate", type=int, default=1)
-    parser.add_argument("--output", type=Path, help="folder of checkpoints: go on from the last, if there is one")
+    parser.add_argument("--output", type=Path, help="folder of checkpoints: resume from the last one, if any")
     given = parser.parse_args()
     accelerator = Accelerator(gradient_accumulation_steps=given.accumulate, cpu=not torch.cuda.is_available())
     saved = sorted(given.output.glob("[0-9]*")) if given.output else []

@@ -16,7 +16,7 @@ from odb_stream.tiny_model import tiny_qwen3
 
 
 class Chat(LightningModule):
-    """A model and its optimizer; what a step returns is the model's own loss."""
+    """A model and its optimizer; a step returns the model's own loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,10 +37,10 @@ class Chat(LightningModule):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=50, help="updates of the optimizer")
-    parser.add_argument("--report", type=Path, help="write losses and the number of samples there, as JSON")
+    parser.add_argument("--report", type=Path, help="write losses and the number of samples to this JSON file")
     parser.add_argument("--layout", choices=["padded", "packed"], default="padded")
     parser.add_argument("--accumulate", type=int, default=1)
-    parser.add_argument("--output", type=Path, help="folder of checkpoints: go on from the last, if there is one")
+    parser.add_argument("--output", type=Path, help="folder of checkpoints: resume from the last one, if any")
     given = parser.parse_args()
     settings = {"budget": odb.Budget(tokens=4096), "layout": given.layout, "grad_accum": given.accumulate}
     data = LoaderDataModule(lambda: odb.Loader(text_chat.build(), **settings))

@@ -19,9 +19,9 @@ from odb_stream.tiny_model import tiny_qwen3
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=50, help="updates of the optimizer")
-    parser.add_argument("--report", type=Path, help="write losses and the number of samples there, as JSON")
+    parser.add_argument("--report", type=Path, help="write losses and the number of samples to this JSON file")
     parser.add_argument("--layout", choices=["padded", "packed"], default="padded")
-    parser.add_argument("--accumulate", type=int, default=1, help="batches of an update")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches per update")
     options = parser.parse_args()
     device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
     if "RANK" in os.environ:  # under torchrun

@@ -20,10 +20,10 @@ def build(
         shards: address of the shards, with a brace range or a glob; see shards/README.md for the format.
         processor: folder of a Qwen3-VL processor: its tokenizer with the chat template, and its
             ``preprocessor_config.json``.
-        max_length: the most tokens a sample keeps, those of its images included; no image is ever cut.
+        max_length: most tokens of a sample, including its image tokens; no image is ever cut.
 
     Raises:
-        ConfigError: there is no such folder.
+        ConfigError: the folder does not exist.
     """
     loaded = load_processor(processor)
     return odb.Pipeline(
@@ -37,7 +37,7 @@ def build(
 
 
 def load_processor(folder: str) -> Any:
-    """A processor of transformers from a folder, for images alone: its video part would need torchvision."""
+    """Load a processor of transformers for images alone: its video part would require torchvision."""
     from transformers import AutoTokenizer, Qwen3VLProcessor
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -48,14 +48,14 @@ def load_processor(folder: str) -> Any:
             super().__init__(image_processor, tokenizer, None, chat_template=chat_template)
 
     if not Path(folder).is_dir():
-        raise odb.ConfigError(f"processor is {folder!r}, which is no folder: give one that save_pretrained() wrote")
+        raise odb.ConfigError(f"processor is {folder!r}, not a folder: give one that save_pretrained() wrote")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     images = Qwen2VLImageProcessorPil.from_pretrained(folder)
     return ImagesOnly(images, tokenizer, chat_template=tokenizer.chat_template)
 
 
 def main() -> None:
-    """Stream one epoch of the demo shards and print what came out."""
+    """Stream one epoch of the demo shards and print each step and the report."""
     from rich.console import Console
 
     console = Console()
