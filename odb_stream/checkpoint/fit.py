@@ -10,7 +10,7 @@ from odb_stream.config import BATCH_SETTINGS, Settings, World
 from odb_stream.errors import StateError
 
 VERSION = 2
-"""Of the written form. Version 1 is that of the releases before 0.2."""
+"""Of the written form. Version 1, from before the types of state were one model, is refused by its number."""
 MERGED = -1
 """The rank of a merged state."""
 
