@@ -1,14 +1,14 @@
-"""The command ``check``: reads shards from end to end and tells what they hold and what is wrong with them."""
+"""The command ``check``: reads shards from end to end and reports their contents and their problems."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from odb_stream.cli.options import Anonymous, AsJson, Endpoint, ShardUrls, storage_options
 from odb_stream.cli.output import print_json, print_table, progress
-from odb_stream.cli.stores import Anonymous, Endpoint, storage_options
 from odb_stream.errors import ShardError
 
 if TYPE_CHECKING:
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 EXAMPLE = "odb-stream check 'shards/chat-*.tar' --json"
 
 PROBLEMS_FOUND = 1
-"""Exit code when a shard has a problem."""
+"""Exit code if a shard has a problem."""
 
 
 def check(
-    urls: Annotated[list[str], typer.Argument(metavar="URLS...", help="Shards: addresses, brace ranges or globs.")],
+    urls: ShardUrls,
     endpoint: Endpoint = None,
     anonymous: Anonymous = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Check shards: counts, cut ends, repeated keys, json and txt members, and the index where there is one.
+    """Check shards: counts, cut ends, repeated keys, json and txt members, and the index if there is one.
 
-    All shards are read, whatever is found. Exits with 0 when all are sound and with 1 when one has a problem.
+    Reads all shards, whatever it finds. Exits with 0 if all are good, and with 1 if one has a problem.
     """
     reports = checked(urls, storage_options(endpoint, anonymous=anonymous))
     problems = sum(len(report.problems) for report in reports)
@@ -44,7 +44,7 @@ def check(
 
 
 def checked(urls: list[str], options: "Storage") -> list["ShardReport"]:
-    """A report on each shard, and one on each address that names no shard."""
+    """A report on each shard, and on each address that names no shard."""
     from odb_stream import storage
     from odb_stream.shards.check import ShardReport, check_shard
 

@@ -1,25 +1,22 @@
-"""The command ``index``: writes beside each shard where its samples start, so that reading can begin anywhere."""
+"""The command ``index``: writes an index beside each shard, with which reading can begin at any sample."""
 
-from typing import Annotated
-
-import typer
 from rich.table import Table
 
+from odb_stream.cli.options import AsJson, Endpoint, ShardUrls, storage_options
 from odb_stream.cli.output import print_json, print_table, progress
-from odb_stream.cli.stores import Endpoint, storage_options
 
 EXAMPLE = "odb-stream index 'shards/chat-{000000..000003}.tar'"
 
 
 def index(
-    urls: Annotated[list[str], typer.Argument(metavar="URLS...", help="Shards: addresses, brace ranges or globs.")],
+    urls: ShardUrls,
     endpoint: Endpoint = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Index shards: SHARD.tar.idx.json beside each, in a folder or a bucket.
 
-    With an index beside every shard the number of samples is known and ranks share the samples equally. A damaged
-    shard is an error, and gets no index.
+    With an index beside every shard, the number of samples is known and ranks share the samples equally. A damaged
+    shard is an error and gets no index.
     """
     from odb_stream import storage
     from odb_stream.shards.index import write_index

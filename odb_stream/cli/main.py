@@ -1,4 +1,4 @@
-"""The program ``odb-stream``: its commands, and what becomes of an error: one clear line and an exit code."""
+"""The program ``odb-stream``: its commands, and how errors end it: with one clear line and an exit code."""
 
 import errno
 import traceback
@@ -12,15 +12,15 @@ from odb_stream.cli import check, index, inspect, run, simulate, state, write
 from odb_stream.errors import ConfigError, OdbStreamError
 
 FAILED = 1
-"""Exit code of a run that failed, and of ``check`` when it found a problem."""
+"""Exit code of a run that failed, and of ``check`` if it found a problem."""
 USAGE = 2
-"""Exit code of wrong arguments, settings or recipes: what can be told before data flows."""
+"""Exit code of wrong arguments, settings or recipes: errors that are found before any data is read."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
 
 class Commands(TyperGroup):
-    """The commands as a group; what they raise ends here."""
+    """The group of all commands; it turns their errors into one line and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -29,7 +29,7 @@ class Commands(TyperGroup):
             code = USAGE if isinstance(error, ConfigError) else FAILED
             raise _explained(error, str(error), debug=ctx.params["debug"], code=code) from error
         except OSError as error:
-            if error.errno == errno.EPIPE:
+            if error.errno == errno.EPIPE:  # a reader such as head has seen enough: typer ends quietly
                 raise
             raise _explained(error, str(error), debug=ctx.params["debug"], code=FAILED) from error
         except KeyboardInterrupt as interrupt:
@@ -38,7 +38,7 @@ class Commands(TyperGroup):
 
 
 def _explained(error: Exception, message: str, *, debug: bool, code: int) -> typer.Exit:
-    """Say on standard error what went wrong, and give the exit to raise."""
+    """Print the error to standard error; returns the exit to raise."""
     if debug:
         typer.echo("".join(traceback.format_exception(error)), err=True, nl=False)
     typer.echo(f"{typer.style('error:', fg='red', bold=True)} {message}", err=True)
@@ -74,7 +74,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, too.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Also show the traceback of an error.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -86,7 +86,7 @@ def options(
 
 
 def main() -> None:
-    """Run the command that the arguments name."""
+    """Run the program."""
     app()
 
 

@@ -1,4 +1,4 @@
-"""How the commands speak: results to standard output as a table or JSON, progress to a terminal's standard error."""
+"""Output of the commands: results to standard output, as a table or JSON; progress to standard error on a terminal."""
 
 import json
 import sys
@@ -12,13 +12,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 PLAIN_WIDTH = 140
-"""Columns of a table that does not go to a terminal."""
+"""Width, in columns, of a table that is not printed to a terminal."""
 
 Advance = Callable[[int], None]
 
 
 def watched() -> bool:
-    """Whether somebody watches standard error: only then are progress bars and live tables drawn."""
+    """Whether standard error is a terminal; otherwise no progress bar or live table is drawn."""
     return sys.stderr.isatty()
 
 
@@ -28,14 +28,14 @@ def print_json(value: Any) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table, as wide as the terminal, or wide enough to be read by a program; text stands as it is."""
+    """Print a table as wide as the terminal, or ``PLAIN_WIDTH`` elsewhere. Text is printed literally, brackets too."""
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
     Console(width=width, markup=False, emoji=False, highlight=False).print(table)
 
 
 @contextmanager
 def progress(description: str, total: int) -> Iterator[Advance]:
-    """A progress bar for the block, none unless watched; call what it gives with the amount just done."""
+    """A progress bar for the block, if watched. Call the function it gives with each amount that is done."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), "{task.percentage:>3.0f}%")
     console = Console(stderr=True, markup=False, emoji=False)
     bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, disable=not watched())

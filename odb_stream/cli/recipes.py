@@ -1,4 +1,4 @@
-"""Recipes: a python file or module with a function ``build(...) -> odb.Pipeline``, loaded by path or by name."""
+"""Loads recipes: Python files or modules with a function ``build(...) -> odb.Pipeline``, by path or by name."""
 
 import importlib
 import importlib.util
@@ -9,23 +9,14 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from odb_stream.errors import ConfigError, OdbStreamError
 
 if TYPE_CHECKING:
     from odb_stream.sources.pipeline import Pipeline
 
-Recipe = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="A .py file or module with build(...) -> odb_stream.Pipeline.")
-]
-ShardsOption = Annotated[
-    str | None, typer.Option(metavar="URLS", help="Brace range or glob, given to the recipe as build(shards=URLS).")
-]
-
-CONTRACT = "a recipe is a python file or module with a function build(...) -> odb_stream.Pipeline"
+CONTRACT = "a recipe is a Python file or module with a function build(...) -> odb_stream.Pipeline"
 
 
 def build_pipeline(recipe: str, shards: str | None = None) -> "Pipeline":
@@ -33,11 +24,11 @@ def build_pipeline(recipe: str, shards: str | None = None) -> "Pipeline":
 
     Args:
         recipe: path of a ``.py`` file, or dotted name of a module.
-        shards: given to ``build`` as its parameter ``shards``; None leaves the recipe's own.
+        shards: passed to ``build`` as its parameter ``shards``; None leaves the recipe's own default.
 
     Raises:
-        ConfigError: no such recipe, it fails on import, has no ``build``, its ``build`` cannot be called so, fails, or
-            returns something else; the message names the recipe and the way out.
+        ConfigError: there is no such recipe, it cannot be imported or has no ``build``, or its ``build`` cannot be
+            called, fails, or returns something else; the message names the recipe and the way out.
     """
     from odb_stream.sources.pipeline import Pipeline
 
@@ -66,10 +57,10 @@ def build_function(recipe: str) -> Callable[..., Any]:
 
 
 def load_module(recipe: str) -> ModuleType:
-    """Import a recipe as any other module, so that its stages can be sent to worker processes by their names.
+    """Import a recipe like any other module, so that its stages can be sent to worker processes by name.
 
-    A file is imported under its own name with its folder first on the import path, which is what ``python FILE`` does
-    with the folder; a dotted name is looked up in the current folder, too. Workers inherit the import path.
+    A file is imported under its own name with its folder first on the import path, as ``python FILE`` puts it there. A
+    dotted name is also looked up in the current folder. Workers inherit the import path.
     """
     if recipe.endswith(".py") or os.sep in recipe:
         return _load_file(recipe, Path(recipe).resolve())
@@ -82,19 +73,19 @@ def load_module(recipe: str) -> ModuleType:
         found = None
     if found is None:
         raise ConfigError(
-            f"recipe {recipe}: no module of this name in {os.getcwd()} or among the installed packages; for a file "
-            f"write its path, such as ./{recipe}.py"
+            f"recipe {recipe}: no module of this name in {os.getcwd()} or among the installed packages; for a file, "
+            f"give its path, such as ./{recipe}.py"
         )
     return _import(recipe, recipe)
 
 
 def _load_file(recipe: str, path: Path) -> ModuleType:
     if not path.is_file() or path.suffix != ".py":
-        problem = "is a folder" if path.is_dir() else "is no .py file" if path.exists() else "does not exist"
+        problem = "is a folder" if path.is_dir() else "is not a .py file" if path.exists() else "does not exist"
         raise ConfigError(f"recipe {recipe} {problem}; {CONTRACT}: give its path, such as pipelines/text_chat.py")
     name = path.stem
     if "." in name:
-        raise ConfigError(f"recipe {recipe}: a module's name holds no dot, and workers import it by name: rename it")
+        raise ConfigError(f"recipe {recipe}: the name of a module cannot contain a dot: rename the file")
     known = sys.modules.get(name)
     if known is None:
         _put_on_path(str(path.parent))
@@ -102,7 +93,7 @@ def _load_file(recipe: str, path: Path) -> ModuleType:
     place = getattr(known, "__file__", None)
     if place is None or Path(place).resolve() != path:
         raise ConfigError(
-            f"recipe {recipe}: another module is called {name!r} ({place or 'built into Python'}), and workers would "
+            f"recipe {recipe}: another module is named {name!r} ({place or 'built into Python'}), and workers would "
             "import that one: rename the file"
         )
     return known
@@ -124,9 +115,9 @@ def _import(recipe: str, name: str) -> ModuleType:
 
 
 def _in_words(error: BaseException) -> str:
-    """An error of the user's code with the place of the last line that ran."""
+    """An error in the user's code, with the last line that ran."""
     words = f"{type(error).__name__}: {error}"
-    if not isinstance(error, SyntaxError):  # whose text says where
+    if not isinstance(error, SyntaxError):  # its text says where, and the traceback ends in importlib
         last = traceback.extract_tb(error.__traceback__)[-1]
         words += f" ({last.filename}, line {last.lineno})"
     return f"{words}; `odb-stream --debug run ...` shows the traceback"
@@ -136,19 +127,19 @@ def _check_arguments(recipe: str, build: Callable[..., Any], arguments: dict[str
     try:
         signature = inspect.signature(build)
     except (TypeError, ValueError):
-        return  # built in: calling it will tell
+        return  # a built-in function has no signature: the call itself will show
     parameters = signature.parameters
     named = parameters.get("shards")
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if arguments and not takes_any and (named is None or named.kind is named.POSITIONAL_ONLY):
         raise ConfigError(
-            f"recipe {recipe}: --shards was given, but build{signature} takes no parameter `shards`: add one to build, "
+            f"recipe {recipe}: --shards was given, but build{signature} takes no parameter `shards`: add it to build, "
             "or leave --shards out"
         )
     try:
         signature.bind(**arguments)
     except TypeError as error:
         raise ConfigError(
-            f"recipe {recipe}: build{signature} cannot be called without more arguments ({error}): give its parameters "
-            "defaults"
+            f"recipe {recipe}: build{signature} cannot be called without more arguments ({error}): give its "
+            "parameters defaults"
         ) from error

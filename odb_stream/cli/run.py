@@ -1,18 +1,27 @@
-"""The command ``run``: streams a recipe, or trains a tiny model on it, with a live table and a report."""
+"""The command ``run``: streams a recipe or trains a tiny model on it, with a live table and a report."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
-from odb_stream.cli.files import require_writable
+from odb_stream.cli.options import (
+    DEFAULT_BUDGET,
+    BatchLayout,
+    Lookahead,
+    Recipe,
+    RecipeShards,
+    Window,
+    Workers,
+    require_writable,
+)
 from odb_stream.cli.output import print_json, print_table
-from odb_stream.cli.recipes import Recipe, ShardsOption, build_pipeline
-from odb_stream.cli.report import report_table
-from odb_stream.config import Budget, Layout, Oversize, require_int
+from odb_stream.cli.recipes import build_pipeline
+from odb_stream.config import Budget, Oversize, Settings, require_int
 from odb_stream.live import LiveView
 
 if TYPE_CHECKING:
@@ -25,37 +34,37 @@ EXAMPLE = "odb-stream run pipelines/text_chat.py --shards 'shards/demo/chat-*.ta
 
 def run(
     recipe: Recipe,
-    shards: ShardsOption = None,
+    shards: RecipeShards = None,
     steps: Annotated[int | None, typer.Option(help="Stop after this many steps.")] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(help="Stop after this many epochs; by default 1, or with --steps as many as they take."),
+        typer.Option(help="Stop after this many epochs; by default 1, or with --steps as many as the steps take."),
     ] = None,
     train: Annotated[
-        bool, typer.Option("--train", help="Fit a tiny, randomly initialised Qwen3 or Qwen3-VL on the CPU.")
+        bool, typer.Option("--train", help="Train a tiny, randomly initialised Qwen3 or Qwen3-VL on the CPU.")
     ] = False,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Write the report here; with --train also the losses.")
+        Path | None, typer.Option(metavar="FILE.json", help="Write the report here, with --train including the losses.")
     ] = None,
     tensorboard: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Write the figures of the live table there for TensorBoard.")
+        str | None, typer.Option(metavar="FOLDER", help="Write the figures of the live table here for TensorBoard.")
     ] = None,
     budget: Annotated[
-        int, typer.Option("--budget", "--token-budget", help="Tokens of a batch, padding included, at most.")
-    ] = 16_384,
-    layout: Annotated[Layout, typer.Option(help="Rows padded to the longest, or one packed row.")] = "padded",
-    window: Annotated[int, typer.Option(help="Samples held for grouping.")] = 1024,
-    lookahead: Annotated[int, typer.Option(help="Groups planned in a round, at most.")] = 128,
-    workers: Annotated[int, typer.Option(help="Processes that run the stages; 0 runs them inline.")] = 0,
-    seed: Annotated[int, typer.Option(help="Of every draw, and of the model's weights.")] = 0,
+        int, typer.Option("--budget", "--token-budget", help="Most tokens in a batch, padding included.")
+    ] = DEFAULT_BUDGET,
+    layout: BatchLayout = Settings.layout,
+    window: Window = Settings.window,
+    lookahead: Lookahead = Settings.lookahead,
+    workers: Workers = 0,
+    seed: Annotated[int, typer.Option(help="Seed of every draw, and of the model's weights.")] = Settings.seed,
     oversize: Annotated[
-        Oversize, typer.Option(help="What becomes of a sample over the budget; a drop is counted.")
-    ] = "error",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON and draw no live table.")] = False,
+        Oversize, typer.Option(help="What to do with a sample over the budget; drops are counted.")
+    ] = Settings.oversize,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, and draw no live table.")] = False,
 ) -> None:
     """Stream a recipe's batches, or train a tiny model on them.
 
-    Shows a live table while it runs, if standard error is a terminal, and prints the loader's report at the end.
+    Shows a live table during the run if standard error is a terminal, and prints the loader's report at the end.
     """
     from odb_stream import storage
     from odb_stream.loader import Loader
@@ -77,7 +86,7 @@ def run(
         oversize=oversize,
     )
     typer.echo(plan_in_words(loader.world, loader.plan), err=True)
-    batches = limited(loader, steps=steps, epochs=epochs)
+    batches = islice(_batches(loader, 1 if epochs is None and steps is None else epochs), steps)
     title, table = f"{recipe}, {layout}, budget {budget}", False if as_json else None
     with loader, LiveView(loader, title=title, table=table, tensorboard=tensorboard) as live:
         losses = _train(batches, pipeline, seed, live) if train else _stream(batches, live)
@@ -90,20 +99,14 @@ def run(
         storage.write_atomic(str(report), f"{json.dumps(figures, indent=2)}\n".encode())
 
 
-def limited(loader: "Loader", *, steps: int | None, epochs: int | None) -> Iterator["Batch"]:
-    """The batches of one epoch, or of as many as ``epochs`` and ``steps`` ask for; the first reached ends it."""
-    if epochs is None and steps is None:
-        epochs = 1
-    return islice(_batches(loader, epochs), steps)
-
-
 def _batches(loader: "Loader", epochs: int | None) -> Iterator["Batch"]:
+    """The batches of this many epochs; None goes on until the caller stops."""
     for _ in count() if epochs is None else range(epochs):
         empty = True
         for batch in loader:
             empty = False
             yield batch
-        if empty:
+        if empty:  # as every later epoch: without this, --steps alone would loop forever
             return
 
 
@@ -130,8 +133,39 @@ def _train(batches: Iterator["Batch"], pipeline: "Pipeline", seed: int, live: Li
 
 
 def vocabulary(pipeline: "Pipeline", batch: "Batch") -> int:
-    """Token ids that the model must know: those of the pipeline's tokenizer, else twice as many as the first batch."""
+    """Size of the model's vocabulary: the tokenizer's, or else twice the largest id of the first batch.
+
+    Without a tokenizer nothing bounds the ids, and later batches may have larger ones than the first.
+    """
     from odb_stream.stages import Tokenize
 
     sizes = [stage.vocab_size for stage in pipeline.all_stages if isinstance(stage, Tokenize)]
     return max(sizes) if sizes else 2 * (int(batch["input_ids"].max()) + 1)
+
+
+def report_table(title: str, report: Mapping[str, Any]) -> Table:
+    """A report as a table, one figure per row; figures over all ranks only if they differ from this rank's."""
+    table = Table(title=title, show_header=False)
+    table.add_column("figure")
+    table.add_column("value", justify="right", min_width=12)
+    for name, value in report.items():
+        if name == "global" and all(report.get(key) == figure for key, figure in value.items()):
+            continue
+        if isinstance(value, Mapping):
+            if not value:
+                table.add_row(name, "none")
+            for key, figure in value.items():
+                if isinstance(figure, Mapping):
+                    figure = ", ".join(f"{number:,} {word}" for word, number in figure.items())
+                table.add_row(f"{name.replace('_', ' ')}: {key}", _figure(key, figure))
+        elif isinstance(value, list):
+            table.add_row(f"{name}: first, last", f"{value[0]:.4f}, {value[-1]:.4f}" if value else "-")
+        else:
+            table.add_row(name.replace("_", " "), _figure(name, value))
+    return table
+
+
+def _figure(name: str, value: Any) -> str:
+    if not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:.2%}" if name in ("padding_ratio", "real_utilisation") else f"{value:.3f}"

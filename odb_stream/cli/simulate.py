@@ -1,20 +1,21 @@
-"""The command ``simulate``: what a policy would give on an array of sample lengths, without data or processes."""
+"""The command ``simulate``: runs batching policies on an array of sample lengths, without data or processes."""
 
 import math
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 from rich.table import Table
 
-from odb_stream.cli import pictures
-from odb_stream.cli.files import require_writable
+from odb_stream.cli.options import DEFAULT_BUDGET, BatchLayout, BatchSize, Lookahead, Window, require_drawable
 from odb_stream.cli.output import print_json, print_table, progress
-from odb_stream.cli.pictures import require_matplotlib
-from odb_stream.config import Budget, Layout, Policy, Settings, require_int
+from odb_stream.config import Budget, Policy, Settings, require_int
 from odb_stream.errors import ConfigError
+
+if TYPE_CHECKING:
+    from odb_stream.batching.simulate.figures import Figures
 
 EXAMPLE = "odb-stream simulate --lengths lengths.npy --layout packed --window 1024 --token-budget 16384"
 
@@ -23,29 +24,31 @@ def simulate(
     lengths: Annotated[Path, typer.Option(metavar="FILE.npy", help="Token counts: a one-dimensional integer array.")],
     policy: Annotated[
         Literal["all", "anchored", "paper-window", "fixed", "gmt", "bmt"],
-        typer.Option(help="anchored is what the loader does; gmt and bmt are offline oracles; all compares them."),
+        typer.Option(help="anchored is the loader's own policy; gmt and bmt are offline oracles; all compares them."),
     ] = "all",
-    layout: Annotated[Layout, typer.Option(help="Rows padded to the longest, or one packed row.")] = "padded",
+    layout: BatchLayout = Settings.layout,
     world_size: Annotated[
-        int | None, typer.Option(help="Ranks to deal to; by default as many as --shares, or 1.")
+        int | None, typer.Option(help="Ranks to deal the samples to; by default as many as --shares, or 1.")
     ] = None,
     shares: Annotated[
         str | None,
-        typer.Option(metavar="1,1,2", help="Contiguous parts in this proportion, one a rank; else round-robin."),
+        typer.Option(metavar="1,1,2", help="Contiguous parts in this proportion, one per rank; otherwise round-robin."),
     ] = None,
-    window: Annotated[int, typer.Option(help="Samples held for grouping.")] = 1024,
-    lookahead: Annotated[int, typer.Option(help="Groups planned in a round, at most.")] = 128,
+    window: Window = Settings.window,
+    lookahead: Lookahead = Settings.lookahead,
     token_budget: Annotated[
-        int, typer.Option("--token-budget", "--budget", help="Tokens of one rank's step, at most.")
-    ] = 16_384,
-    batch_size: Annotated[int, typer.Option(help="Samples in a batch of the policy fixed.")] = 8,
-    pad_to_multiple_of: Annotated[int, typer.Option(help="Widths are rounded up to it.")] = 1,
+        int, typer.Option("--token-budget", "--budget", help="Most tokens in one rank's step.")
+    ] = DEFAULT_BUDGET,
+    batch_size: BatchSize = 8,
+    pad_to_multiple_of: Annotated[
+        int, typer.Option(help="Widths are rounded up to a multiple of this.")
+    ] = Settings.pad_to_multiple_of,
     rebalance: Annotated[
         bool,
         typer.Option(
-            "--rebalance/--no-rebalance", help="anchored only: ranks with data left give groups to those without."
+            "--rebalance/--no-rebalance", help="anchored only: ranks with remaining data give groups to those without."
         ),
-    ] = True,
+    ] = Settings.rebalance,
     png: Annotated[
         Path | None, typer.Option("--png", metavar="FILE", help="Write a picture of the policies side by side.")
     ] = None,
@@ -55,15 +58,13 @@ def simulate(
 ) -> None:
     """Simulate batching policies on an array of lengths.
 
-    Samples over the budget are dropped and counted. max_delay is known for anchored only, and 0 for the others.
+    Samples over the budget are dropped and counted. max_delay is measured for anchored only, and 0 for the others.
     """
     from odb_stream import storage
     from odb_stream.batching.simulate.figures import deal
 
     require_int("--token-budget", token_budget, minimum=1)
-    if png is not None:
-        require_writable("--png", png)
-        require_matplotlib("--png")
+    require_drawable("--png", png)
     settings = Settings(
         budget=Budget(token_budget),
         layout=layout,
@@ -72,32 +73,31 @@ def simulate(
         pad_to_multiple_of=pad_to_multiple_of,
         rebalance=rebalance,
     )
-    parts = parse_shares(shares)
-    ranks = deal(load_lengths(lengths), _world_size(world_size, parts), parts)
+    parts = _shares(shares)
+    by_default = 1 if parts is None else len(parts)
+    ranks = deal(load_lengths(lengths), by_default if world_size is None else world_size, parts)
     names = get_args(Policy) if policy == "all" else (policy,)
-    rows = []
+    measured = []
     with progress("simulating", total=len(names)) as advance:
         for name in names:
-            rows.append(measured(name, ranks, settings, batch_size))
+            measured.append(_timed(name, ranks, settings, batch_size))
             advance(1)
     title = f"{lengths.name}: {sum(map(len, ranks))} samples, budget {token_budget}"
     if png is not None:
+        from odb_stream.inspection import pictures
+
         words = f"{title}, {len(ranks)} ranks, window {window}"
-        storage.write_atomic(str(png), pictures.png([pictures.policies(rows)], title=words))
+        picture = pictures.policies([figures for figures, _ in measured])
+        storage.write_atomic(str(png), pictures.png([picture], title=words))
+    rows = [{**asdict(figures), "seconds": seconds} for figures, seconds in measured]
     if as_json:
         print_json(rows if policy == "all" else rows[0])
     else:
-        print_table(comparison(rows, title=title))
+        print_table(_comparison(rows, title=title))
 
 
-def _world_size(given: int | None, shares: list[float] | None) -> int:
-    if given is not None:
-        return given
-    return len(shares) if shares is not None else 1
-
-
-def parse_shares(text: str | None) -> list[float] | None:
-    """Shares from ``"1,1,2"``; None without."""
+def _shares(text: str | None) -> list[float] | None:
+    """Shares from a text such as ``"1,1,2"``; None without one."""
     if text is None:
         return None
     try:
@@ -105,28 +105,28 @@ def parse_shares(text: str | None) -> list[float] | None:
     except ValueError:
         parts = []
     if not parts or not all(map(math.isfinite, parts)):
-        raise ConfigError(f"--shares is {text!r}, but must be finite numbers, one a rank, such as 1,1,2")
+        raise ConfigError(f"--shares is {text!r}, but must be finite numbers, one per rank, such as 1,1,2")
     return parts
 
 
 def load_lengths(path: Path) -> list[int]:
-    """The lengths in an ``.npy`` file. Raises ConfigError unless it holds positive integers in one dimension."""
+    """The lengths in an ``.npy`` file. Raises ConfigError unless it contains positive integers in one dimension."""
     import numpy as np
 
     try:
-        array = np.load(path, allow_pickle=False)
+        array = np.load(path, allow_pickle=False)  # a pickle could run any code
     except OSError as error:
         raise ConfigError(f"--lengths {path} cannot be read: {error.strerror or error}") from error
     except (ValueError, EOFError) as error:
-        raise ConfigError(f"--lengths {path} is no array of numbers: save one with numpy.save ({error})") from error
+        raise ConfigError(f"--lengths {path} is not an array of numbers: save one with numpy.save ({error})") from error
     if not isinstance(array, np.ndarray):
-        raise ConfigError(f"--lengths {path} holds several arrays: save one with numpy.save")
+        raise ConfigError(f"--lengths {path} contains several arrays: save one with numpy.save")
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
         raise ConfigError(
-            f"--lengths {path} holds {array.dtype} of shape {array.shape}, but must hold integers in one dimension"
+            f"--lengths {path} contains {array.dtype} of shape {array.shape}, but must contain integers in 1 dimension"
         )
     if not array.size:
-        raise ConfigError(f"--lengths {path} is empty: it must hold one token count a sample")
+        raise ConfigError(f"--lengths {path} is empty: it must contain one token count per sample")
     if array.min() < 1:
         place = int(array.argmin())
         raise ConfigError(f"--lengths {path}: entry {place} is {array[place]}, but a sample has at least 1 token")
@@ -134,8 +134,8 @@ def load_lengths(path: Path) -> list[int]:
     return lengths
 
 
-def measured(policy: Policy, ranks: list[list[int]], settings: Settings, batch_size: int) -> dict[str, Any]:
-    """The figures of one policy, and the seconds that it took."""
+def _timed(policy: Policy, ranks: list[list[int]], settings: Settings, batch_size: int) -> "tuple[Figures, float]":
+    """The figures of one policy, and the seconds that the simulation took."""
     from odb_stream.batching.cost import Footprint
     from odb_stream.batching.simulate.figures import simulate as run_policy
 
@@ -150,11 +150,11 @@ def measured(policy: Policy, ranks: list[list[int]], settings: Settings, batch_s
         batch_size=batch_size,
         rebalance=settings.rebalance,
     )
-    return {**asdict(figures), "seconds": time.perf_counter() - started}
+    return figures, time.perf_counter() - started
 
 
-def comparison(rows: list[dict[str, Any]], *, title: str) -> Table:
-    """The figures of several policies side by side, one policy a row."""
+def _comparison(rows: list[dict[str, Any]], *, title: str) -> Table:
+    """The figures of several policies, one policy per row."""
     first = rows[0]
     table = Table(title=f"{title}, {first['layout']}, {first['world_size']} ranks, window {first['window']}")
     table.add_column("policy")

@@ -1,4 +1,4 @@
-"""The command ``state``: a saved state in words."""
+"""The command ``state``: explains a saved state in words."""
 
 import json
 from collections.abc import Iterator
@@ -10,22 +10,21 @@ from rich.table import Table
 
 from odb_stream.cli.output import print_json, print_table
 from odb_stream.errors import ConfigError
-from odb_stream.sample import position_state
 
 EXAMPLE = "odb-stream state checkpoint/loader-rank0.json"
 
 
 def state(
-    file: Annotated[str, typer.Argument(help="A JSON file, or a file that torch.save wrote, with a Loader's state.")],
+    file: Annotated[str, typer.Argument(help="A file of JSON or of torch.save that contains a Loader's state.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Explain a saved state: whose it is, where the run stands, what is held, what was counted.
+    """Explain a saved state: its rank, how far the run is, which samples are held, what was counted.
 
-    States are found wherever they lie in the file, for example in a training checkpoint.
+    Finds states anywhere in the file, for example inside a training checkpoint.
     """
     found = [explained(place, one) for place, one in states_in(_content(Path(file)), "")]
     if not found:
-        raise ConfigError(f"{file} holds no state of a Loader: give a file with what Loader.state_dict() returned")
+        raise ConfigError(f"{file} contains no state of a Loader: give a file with the result of Loader.state_dict()")
     if as_json:
         print_json(found if len(found) > 1 else found[0])
         return
@@ -38,11 +37,11 @@ def state(
 
 
 def _content(path: Path) -> Any:
-    """What a file holds."""
+    """The content of a JSON file or a file of torch.save."""
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}): name a file with a saved state") from error
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): give a file with a saved state") from error
     try:
         return json.loads(data)
     except ValueError:
@@ -50,13 +49,14 @@ def _content(path: Path) -> Any:
 
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch says by many types that a file is none of its own
-        raise ConfigError(f"{path} is neither JSON nor a file of torch.save: {error}") from error
+    except Exception as error:  # torch raises many types for a file that it did not write
+        raise ConfigError(f"{path} is neither JSON nor a file written by torch.save: {error}") from error
 
 
 def states_in(content: Any, place: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The states in nested dicts and lists, with their places."""
+    """The states in nested dicts and lists, with their paths."""
     if isinstance(content, dict):
+        # The keys that every state has, of one rank or merged, whatever its version.
         if {"version", "world_size", "content"} <= content.keys():
             yield place, content
             return
@@ -72,6 +72,7 @@ def explained(place: str, found: dict[str, Any]) -> dict[str, Any]:
     from odb_stream.checkpoint.fit import unseal
     from odb_stream.checkpoint.reshard import decoded, place_of
     from odb_stream.checkpoint.state import MergedState, RoundPlace
+    from odb_stream.sample import position_state
 
     size = len(json.dumps(found))
     state = unseal(found)

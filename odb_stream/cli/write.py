@@ -1,4 +1,4 @@
-"""The command ``write``: JSON lines become tar shards, with an index beside each."""
+"""The command ``write``: turns JSON lines into tar shards, with an index beside each."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -6,25 +6,25 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from odb_stream.cli.options import AsJson, Endpoint, storage_options
 from odb_stream.cli.output import Advance, print_json, print_table, progress
-from odb_stream.cli.stores import Endpoint, storage_options
 
 EXAMPLE = "odb-stream write chats.jsonl shards/ --samples-per-shard 1000 --prefix chat"
 
 
 def write(
-    source: Annotated[str, typer.Argument(metavar="INPUT.jsonl", help="One JSON object a line, such as a chat.")],
-    folder: Annotated[str, typer.Argument(metavar="OUTDIR", help="A folder, made if missing, or s3://BUCKET/FOLDER.")],
+    source: Annotated[str, typer.Argument(metavar="INPUT.jsonl", help="One JSON object per line, such as a chat.")],
+    folder: Annotated[str, typer.Argument(metavar="OUTDIR", help="A folder, created if missing, or s3://BUCKET/FOLDER.")],
     samples_per_shard: Annotated[int, typer.Option(help="Samples in each shard; the last may hold fewer.")],
-    prefix: Annotated[str, typer.Option(help="The shards are named PREFIX-000000.tar and so on.")] = "shard",
+    prefix: Annotated[str, typer.Option(help="Shards are named PREFIX-000000.tar and so on.")] = "shard",
     index: Annotated[bool, typer.Option("--index/--no-index", help="Write an index beside each shard.")] = True,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the shards of that prefix.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing shards with this prefix.")] = False,
     endpoint: Endpoint = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write JSON lines as sample shards.
 
-    Each line becomes the KEY.json of one sample, as it stands; the keys count the lines. Equal input gives equal bytes.
+    Each line, unchanged, becomes the KEY.json of one sample; keys count the lines. Equal input gives equal bytes.
     """
     from odb_stream import storage
     from odb_stream.shards.index import write_index

@@ -1,4 +1,4 @@
-"""Reads and prepares the first records of an epoch, as a loader of one rank would, and keeps what is to be counted."""
+"""Reads and prepares the first records of an epoch, as a loader on a single rank does, and collects their figures."""
 
 import time
 from collections import Counter, deque
@@ -19,22 +19,22 @@ from odb_stream.stages.images.files import measure
 from odb_stream.workers.pool import WorkerPool
 
 CHUNK = 32
-"""Records that are sent to a worker at once."""
+"""Number of records sent to a worker at once."""
 MOST_DECODED = 64
-"""Images kept for timing their decoding, about."""
+"""Number of images kept to time their decoding, rounded up to whole samples."""
 
-Progress = Callable[[str, int, int | None], None]
-"""Called with what is being done, how much of it is done, and how much there is (None where nobody knows)."""
+ReportProgress = Callable[[str, int, int | None], None]
+"""Called with the name of the current task, how much of it is done, and how much there is (None if unknown)."""
 
 
 @dataclass
 class Collected:
-    """What was seen, a list entry a kept sample unless said otherwise.
+    """The figures of the records that were read. A list has one entry per kept sample unless stated otherwise.
 
-    ``seen`` and ``dropped`` count records by source; ``reasons`` counts drops, ``examples`` holds the first detail of
-    each. ``ended`` tells whether the epoch came to its end, ``epoch`` how many records it has, if that is known.
-    ``files`` holds all images of all samples: bytes, width, height, patches, tokens. ``to_decode`` holds some samples'
-    images.
+    ``seen`` and ``dropped`` count records by source; ``reasons`` counts drops by reason, and ``examples`` holds the
+    first detail of each reason. ``ended`` is True if the epoch was read to its end; ``epoch`` is its number of records,
+    if known. ``files`` has one entry per image: bytes, width, height, patches, tokens. ``to_decode`` holds a few
+    samples with images.
     """
 
     names: tuple[str, ...]
@@ -56,24 +56,23 @@ class Collected:
 
     @property
     def records(self) -> int:
-        """Records that were read."""
+        """Number of records read."""
         return self.seen.total()
 
     @property
     def epoch_samples(self) -> int | None:
-        """Samples that are left of the whole epoch if the rest of it is as what was seen; None where its size is not
-        known."""
+        """Samples kept in the whole epoch if drops stay as frequent as so far; None if its size is unknown."""
         epoch = self.records if self.ended else self.epoch
         return None if epoch is None else round(epoch * len(self.lengths) / self.records)
 
     def drop(self, record: Record, drop: Drop) -> None:
-        """Enter a record that was dropped."""
+        """Count a dropped record."""
         self.dropped[record.ref.source] += 1
         self.reasons[drop.reason] += 1
         self.examples.setdefault(drop.reason, drop.detail or record.where)
 
     def keep(self, sample: PreparedSample) -> None:
-        """Enter a prepared sample."""
+        """Collect the figures of a prepared sample."""
         self.lengths.append(sample.length)
         self.supervised.append(sample.supervised)
         self.sources.append(sample.ref.source)
@@ -84,19 +83,19 @@ class Collected:
             self.to_decode.append(sample)
 
     def add_times(self, spent: dict[TimedPart, Spent]) -> None:
-        """Enter the times of a chunk."""
+        """Add the times of a chunk."""
         for part, more in spent.items():
             self.spent[part] = self.spent.get(part, NOTHING).plus(more)
 
 
 def collect(
-    pipeline: Pipeline, *, samples: int | None, seed: int, workers: int, progress: Progress | None
+    pipeline: Pipeline, *, samples: int | None, seed: int, workers: int, report_progress: ReportProgress | None
 ) -> tuple[Collected, Prepare]:
-    """Prepare the first ``samples`` records of the first epoch's order (None: all of it).
+    """Prepare the first ``samples`` records in the order of the first epoch (None: all of them).
 
     Raises:
-        ConfigError: the source holds nothing at all.
-        StageError: every sample was dropped, or a stage failed; besides whatever reading and preparing raise.
+        ConfigError: the source is empty.
+        StageError: every sample was dropped, or a stage failed. Reading and preparing raise their own errors.
     """
     source = pipeline.source.open()
     reading = source.reading(World(), seed=seed, epoch=0)
@@ -107,21 +106,22 @@ def collect(
     with WorkerPool(prepare, workers) as pool:
         for records, chunk in _prepared(_chunks(reading, samples, collected), pool, workers):
             _enter(collected, records, chunk)
-            if progress is not None:
-                progress("reading and preparing", collected.records, total)
+            if report_progress is not None:
+                report_progress("reading and preparing", collected.records, total)
     if not collected.records:
-        raise ConfigError(f"nothing to inspect: the epoch of {', '.join(source.names)} holds no sample; check the data")
+        names = ", ".join(source.names)
+        raise ConfigError(f"nothing to inspect: the epoch of {names} contains no sample; check the data")
     if not collected.lengths:
         reasons = "; ".join(
             f"{reason}: {count}, first: {collected.examples[reason]}"
             for reason, count in collected.reasons.most_common()
         )
-        raise StageError(f"nothing to inspect: all {collected.records} samples that were read were dropped ({reasons})")
+        raise StageError(f"nothing to inspect: all {collected.records} samples read were dropped ({reasons})")
     return collected, prepare
 
 
 def _chunks(reading: Reading, samples: int | None, collected: Collected) -> Iterator[list[Record]]:
-    """The records by chunk; notes how long reading took, and whether the epoch ended."""
+    """The records in chunks; notes how long reading took, and whether the epoch ended."""
     records = iter(reading.records())
     left = samples
     while left is None or left > 0:
@@ -135,16 +135,18 @@ def _chunks(reading: Reading, samples: int | None, collected: Collected) -> Iter
             collected.ended = True
             return
         left = None if left is None else left - wanted
+    # Without reading on nothing shows the end, but an epoch of exactly this many records is over.
     collected.ended = reading.samples == samples
 
 
 def _prepared(
     chunks: Iterator[list[Record]], pool: WorkerPool, workers: int
 ) -> Iterator[tuple[list[Record], PreparedChunk]]:
-    """Chunks in order with their outcomes, a bounded number of them under way at once."""
+    """Chunks in order with their prepared samples; a bounded number of chunks is in flight at once."""
     ahead: deque[tuple[list[Record], Future[PreparedChunk]]] = deque()
     for records in chunks:
         ahead.append((records, pool.submit(records)))
+        # Two chunks per worker keep the workers busy; all chunks at once would fill the memory.
         if len(ahead) > 2 * workers:
             done, future = ahead.popleft()
             yield done, pool.wait(future)
@@ -153,26 +155,27 @@ def _prepared(
 
 
 def _enter(collected: Collected, records: Sequence[Record], chunk: PreparedChunk) -> None:
-    """Count a chunk's outcomes. Raises the failure in it, as a run would."""
-    for record, outcome in zip(records, chunk.results(records), strict=False):
-        if isinstance(outcome, OdbStreamError):
-            raise outcome
+    """Count the results of a chunk. Raises the error in it, as a run would."""
+    # Not strict: a chunk ends at its first failure.
+    for record, result in zip(records, chunk.results(records), strict=False):
+        if isinstance(result, OdbStreamError):
+            raise result
         collected.seen[record.ref.source] += 1
-        if isinstance(outcome, Drop):
-            collected.drop(record, outcome)
+        if isinstance(result, Drop):
+            collected.drop(record, result)
         else:
-            collected.keep(outcome)
+            collected.keep(result)
     if chunk.spent is not None:
         collected.add_times(chunk.spent)
 
 
 def held_bytes(sample: PreparedSample) -> int:
-    """What a sample takes in the window: its rows of integers, and its images as compressed files."""
+    """Bytes that a sample takes in the window: its rows of integers, and its images as compressed files."""
     rows = (sample.input_ids, sample.labels, sample.token_types, sample.rope)
     return sum(row.nbytes for row in rows if row is not None) + sum(image.data.nbytes for image in sample.images)
 
 
 def measured(image: PreparedImage) -> tuple[int, int, int, int, int]:
-    """Bytes, width and height of the upright image in its file, and the patches and tokens that the model gets."""
-    width, height = measure(image.data, pixel_limit=2**62)  # whatever the pipeline let pass
+    """Bytes, width and height of the upright image in its file; patches and tokens that the model gets."""
+    width, height = measure(image.data, pixel_limit=2**62)  # the pipeline has applied its own limit already
     return image.data.nbytes, width, height, image.patches, image.features

@@ -1,4 +1,4 @@
-"""What describes a set of numbers: spreads and histograms, and what the samples of each source and kind add up to."""
+"""Spreads, histograms and sums that describe the samples, as a whole and by source and modality."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +11,15 @@ from odb_stream.inspection.collect import Collected
 
 BINS = 32
 LOG_FROM = 30.0
-"""A histogram's bins grow in proportion where the longest sample is more than so many times the shortest twentieth."""
+"""The bins of a histogram grow geometrically if the longest sample is more than this many times the 5th percentile."""
+PERCENTILES = (5, 25, 50, 75, 95, 99)
 
 Numbers = Sequence[int] | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """How numbers are spread. ``cv`` is the standard deviation over the mean, ``p5`` to ``p99`` are percentiles."""
+    """How numbers spread. ``cv`` is the standard deviation over the mean, ``p5`` to ``p99`` are percentiles."""
 
     count: int
     mean: float
@@ -34,17 +35,22 @@ class Spread:
 
     @classmethod
     def of(cls, numbers: Numbers) -> "Spread":
-        """The spread of one number or more."""
+        """The spread of at least one number."""
         values = np.asarray(numbers, dtype=np.int64)
         mean = float(values.mean())
-        places = {f"p{place}": float(np.percentile(values, place)) for place in (5, 25, 50, 75, 95, 99)}
+        percentiles = {f"p{percent}": float(np.percentile(values, percent)) for percent in PERCENTILES}
         cv = float(values.std()) / mean if mean else 0.0
-        return cls(count=len(values), mean=mean, cv=cv, min=int(values.min()), max=int(values.max()), **places)
+        return cls(count=len(values), mean=mean, cv=cv, min=int(values.min()), max=int(values.max()), **percentiles)
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The smallest number, the percentiles, and the largest number."""
+        return (self.min, self.p5, self.p25, self.p50, self.p75, self.p95, self.p99, self.max)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """The samples of one source, or of one modality: their lengths, their ``tokens``, and their ``counts`` by bin."""
+class Subset:
+    """The samples of one source or of one modality: their ``tokens``, ``lengths``, and ``counts`` by bin."""
 
     name: str
     tokens: int
@@ -54,20 +60,20 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram:
-    """Samples by length. Bin i holds lengths from ``edges[i]`` up to, but without, ``edges[i + 1]``.
+    """Samples by length. Bin i holds the lengths ``edges[i] <= length < edges[i + 1]``.
 
-    ``scale`` tells how bins grow. Sources and modalities without samples are left out.
+    ``scale`` says how the bins grow. Sources and modalities without samples are left out.
     """
 
     scale: Literal["linear", "log"]
     edges: tuple[int, ...]
     counts: tuple[int, ...]
-    by_source: tuple[Part, ...]
-    by_modality: tuple[Part, ...]
+    by_source: tuple[Subset, ...]
+    by_modality: tuple[Subset, ...]
 
     @classmethod
     def of(cls, collected: Collected) -> "Histogram":
-        """The histogram of what was seen."""
+        """The histogram of the collected samples."""
         lengths = np.array(collected.lengths, dtype=np.int64)
         sources, images = np.array(collected.sources), np.array(collected.images)
         scale, edges = bins(lengths)
@@ -77,13 +83,13 @@ class Histogram:
             scale=scale,
             edges=edges,
             counts=counted(lengths, edges),
-            by_source=tuple(_part(name, lengths[those], edges) for name, those in by_source if those.any()),
-            by_modality=tuple(_part(name, lengths[those], edges) for name, those in by_modality if those.any()),
+            by_source=tuple(_subset(name, lengths[those], edges) for name, those in by_source if those.any()),
+            by_modality=tuple(_subset(name, lengths[those], edges) for name, those in by_modality if those.any()),
         )
 
 
 def bins(lengths: npt.NDArray[np.int64]) -> tuple[Literal["linear", "log"], tuple[int, ...]]:
-    """Edges of at most ``BINS`` bins, as whole numbers, that hold all the lengths; and how they grow."""
+    """How bins grow, and the integer edges of at most ``BINS`` bins that hold all lengths."""
     low, high = int(lengths.min()), int(lengths.max()) + 1
     scale: Literal["linear", "log"] = "log" if high / max(1.0, np.percentile(lengths, 5)) > LOG_FROM else "linear"
     if scale == "log":
@@ -91,6 +97,7 @@ def bins(lengths: npt.NDArray[np.int64]) -> tuple[Literal["linear", "log"], tupl
     else:
         width = -(-(high - low) // BINS)
         marks = np.arange(low, high + width, width, dtype=np.float64)
+    # As a set, because rounding merges narrow bins at the short end; a geometric row cannot start at a length of 0.
     edges = sorted({round(mark) for mark in marks.tolist()} | {low})
     return scale, tuple(edges)
 
@@ -102,14 +109,14 @@ def counted(lengths: npt.NDArray[np.int64], edges: tuple[int, ...]) -> tuple[int
     return tuple(counts)
 
 
-def _part(name: str, lengths: npt.NDArray[np.int64], edges: tuple[int, ...]) -> Part:
+def _subset(name: str, lengths: npt.NDArray[np.int64], edges: tuple[int, ...]) -> Subset:
     tokens = int(lengths.sum())
-    return Part(name=name, tokens=tokens, lengths=Spread.of(lengths), counts=counted(lengths, edges))
+    return Subset(name=name, tokens=tokens, lengths=Spread.of(lengths), counts=counted(lengths, edges))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Supervised:
-    """Tokens with loss. ``share`` is of all tokens; the quartiles are of each sample's own share."""
+    """Tokens with loss. ``share`` is of all tokens; ``p25`` to ``p75`` are quartiles of the samples' own shares."""
 
     tokens: int
     share: float
@@ -119,7 +126,7 @@ class Supervised:
 
     @classmethod
     def of(cls, collected: Collected) -> "Supervised":
-        """The supervised tokens of what was seen."""
+        """The supervised tokens of the collected samples."""
         supervised, lengths = np.array(collected.supervised), np.array(collected.lengths)
         quartiles = np.percentile(supervised / lengths, (25, 50, 75)).tolist()
         total = int(supervised.sum())
@@ -128,13 +135,13 @@ class Supervised:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFigures:
-    """The images of all samples. Width and height are those of the upright image in its file, in pixels; patches and
-    tokens are what the model gets after all transforms."""
+    """The images of all samples. Width and height, in pixels, are those of the upright image in its file; patches and
+    tokens are those that the model gets after all transforms."""
 
     images: int
     samples_with_images: int
     images_a_sample: Spread
-    """Over the samples that have any."""
+    """Over the samples that have images."""
     width: Spread
     height: Spread
     file_bytes: Spread
@@ -143,7 +150,7 @@ class ImageFigures:
 
     @classmethod
     def of(cls, collected: Collected) -> "ImageFigures | None":
-        """The images of what was seen; None where there are none."""
+        """The images of the collected samples; None without any."""
         if not collected.files:
             return None
         columns = np.array(collected.files, dtype=np.int64).T

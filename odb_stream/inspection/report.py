@@ -1,18 +1,18 @@
-"""The inspection itself: prepare some records, describe them, simulate every policy on them, suggest settings."""
+"""The inspection: prepares some records, describes them, simulates every policy on them, and suggests settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, get_args
+from typing import Any
 
-from odb_stream.config import Layout, require_choice, require_int
+from odb_stream.config import Layout, require_int
 from odb_stream.errors import ConfigError
-from odb_stream.inspection.collect import Collected, Progress, collect
+from odb_stream.inspection.collect import Collected, ReportProgress, collect
 from odb_stream.inspection.figures import Histogram, ImageFigures, Spread, Supervised
 from odb_stream.inspection.memory import Accelerator, MemoryBudget
 from odb_stream.inspection.policies import (
     Comparison,
-    Settings,
     SettingSuggestion,
+    SimulationSettings,
     Simulator,
     compare,
     lengths_of_an_epoch,
@@ -27,12 +27,12 @@ GIBIBYTE = 1024**3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counts:
-    """Records that were ``read`` and what became of them.
+class SampleCounts:
+    """How many records were ``read``, ``kept`` and ``dropped``.
 
-    ``kept`` samples could be emitted, but for those ``oversize`` against the budget, which are among them; ``dropped``
-    counts the others by reason, and ``examples`` holds the first detail of each. ``epoch`` is the number of records in
-    the whole epoch, None where only reading can tell; ``whole_epoch`` tells that all of it was read.
+    ``oversize`` counts the kept samples that exceed the budget. ``dropped`` counts by reason, and ``examples`` holds
+    the first detail of each reason. ``epoch`` is the number of records in the whole epoch, None if it is unknown
+    without reading all of it; ``whole_epoch`` is True if all of it was read.
     """
 
     read: int
@@ -46,9 +46,9 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Suggestion:
-    """Settings that would suit: of the window and lookahead, and where the memory was told, of the budget.
+    """Suggested settings: window, lookahead, and with an accelerator's memory the budget.
 
-    ``oversize`` counts the measured samples that are longer than the budget suggested, None without one.
+    ``oversize`` counts the measured samples that are longer than the suggested budget; None without one.
     """
 
     budget: MemoryBudget | None
@@ -60,14 +60,14 @@ class Suggestion:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What was found; every field is plain data or a frozen dataclass of such.
+    """The result of an inspection; every field is plain data or a frozen dataclass of plain data.
 
-    ``held_bytes`` are those of a sample in the window: its rows of integers and its images as compressed files.
-    ``policies`` holds figures of :func:`odb_stream.batching.simulate.figures.simulate`.
+    ``held_bytes`` are the bytes that a sample takes in the window: its rows of integers and its compressed images.
+    ``policies`` holds the figures of :func:`odb_stream.batching.simulate.figures.simulate`.
     """
 
-    settings: Settings
-    samples: Counts
+    settings: SimulationSettings
+    samples: SampleCounts
     lengths: Spread
     histogram: Histogram
     supervised: Supervised
@@ -79,7 +79,7 @@ class Inspection:
     suggestion: Suggestion
 
     def plain(self) -> dict[str, Any]:
-        """All of it as dicts, lists, strings, numbers and None, fit for JSON, under the names of the fields."""
+        """The result as dicts, lists, strings, numbers and None, ready for JSON, under the names of the fields."""
         plain: dict[str, Any] = _plain(self)
         return plain
 
@@ -98,9 +98,9 @@ def inspect(
     world_size: int = 8,
     accelerator: Accelerator | None = None,
     host_memory: int = 4 * GIBIBYTE,
-    progress: Progress | None = None,
+    progress: ReportProgress | None = None,
 ) -> Inspection:
-    """Measure a pipeline's samples and say what batching would make of them.
+    """Measure the samples of a pipeline, simulate how every policy batches them, and suggest settings.
 
     ::
 
@@ -110,49 +110,58 @@ def inspect(
         print(found.lengths.p95, found.suggestion.budget.tokens, found.suggestion.window.value)
 
     Args:
-        pipeline: what a Loader would be given.
-        samples: records to read of the first epoch's order, as one rank reads it; None for the whole epoch.
-        seed: of the reading order, of every stage's draws, and of the lengths drawn for the simulations.
-        workers: processes that run the stages; 0 runs them here. They import the main module: guard the script's own
-            code with ``if __name__ == "__main__":``.
-        budget: tokens of one rank's step, for the simulations; None takes what ``accelerator`` allows, or 16,384.
-        layout: of the window and lookahead that are suggested; the policies are compared in both.
-        window: samples held for grouping, for the policy ``anchored``. ``paper-window`` holds 256, as published.
-        lookahead: groups planned in a round, at most.
+        pipeline: the pipeline that a Loader would run.
+        samples: number of records to read, in the order of the first epoch on a single rank; None for the whole epoch.
+        seed: seed of the reading order, of every stage's draws, and of the lengths drawn for the simulations.
+        workers: number of processes that run the stages; 0 runs them in this one. Workers import the main module:
+            guard the script's own code with ``if __name__ == "__main__":``.
+        budget: tokens of one rank's step in the simulations; None takes the budget that ``accelerator`` allows, or
+            16,384.
+        layout: layout for which window and lookahead are suggested; the policies are compared in both.
+        window: number of samples held for grouping, for the policy ``anchored``. ``paper-window`` holds 256, as
+            published.
+        lookahead: most groups planned in a round.
         batch_size: samples in a batch of the policy ``fixed``.
-        world_size: data-parallel ranks of the simulations.
-        accelerator: memory and model, for a budget; without, none is suggested.
-        host_memory: bytes on one rank that the samples of the window and of the planned groups may take.
-        progress: called with what is being done, how much is done, and how much there is.
+        world_size: number of data-parallel ranks in the simulations.
+        accelerator: memory and model for which a budget is suggested; None suggests no budget.
+        host_memory: bytes on one rank that the samples in the window and in the planned groups may take.
+        progress: called with the name of the current task, how much of it is done, and how much there is in total
+            (None if unknown).
 
     Raises:
-        ConfigError: a setting cannot work, or the source is empty.
-        StageError: every sample was dropped, or a stage failed. Damaged and missing data raise what they raise in a
-            Loader.
+        ConfigError: a setting is out of range, or the source is empty.
+        StageError: every sample was dropped, or a stage failed. Damaged and missing data raise the errors that they
+            raise in a Loader.
     """
     if not isinstance(pipeline, Pipeline):
         raise ConfigError(f"the first argument of inspect must be a Pipeline, not {pipeline!r}")
     if samples is not None:
         require_int("samples", samples, minimum=1)
-    require_choice("layout", layout, get_args(Layout))
-    numbers = {"window": window, "lookahead": lookahead, "batch_size": batch_size, "world_size": world_size}
-    for name, value in {**numbers, "host_memory": host_memory}.items():
-        require_int(name, value, minimum=1)
+    require_int("host_memory", host_memory, minimum=1)
     require_int("seed", seed, minimum=0)
-    if budget is not None:
-        require_int("budget", budget, minimum=1)
     allowed = None if accelerator is None else accelerator.budget()
-    tokens = budget or (allowed.tokens if allowed is not None else 0) or DEFAULT_BUDGET
-    settings = Settings(budget=tokens, layout=layout, **numbers)
+    if budget is None:
+        # An accelerator on which nothing fits allows 0 tokens; the policies are compared nevertheless.
+        budget = (allowed.tokens if allowed is not None else 0) or DEFAULT_BUDGET
+    settings = SimulationSettings(
+        budget=budget,
+        layout=layout,
+        window=window,
+        lookahead=lookahead,
+        batch_size=batch_size,
+        world_size=world_size,
+    )
 
-    collected, prepare = collect(pipeline, samples=samples, seed=seed, workers=workers, progress=progress)
+    collected, prepare = collect(
+        pipeline, samples=samples, seed=seed, workers=workers, report_progress=progress
+    )
     decoding = decode_time(prepare, collected.to_decode)
     lengths = lengths_of_an_epoch(collected.lengths, collected.epoch_samples, seed)
     simulator = Simulator(lengths, settings, progress)
     measured = len(collected.lengths)
     return Inspection(
         settings=settings,
-        samples=_counts(collected, tokens),
+        samples=_counts(collected, budget),
         lengths=Spread.of(collected.lengths),
         histogram=Histogram.of(collected),
         supervised=Supervised.of(collected),
@@ -186,8 +195,8 @@ def _suggestion(
     )
 
 
-def _counts(collected: Collected, budget: int) -> Counts:
-    return Counts(
+def _counts(collected: Collected, budget: int) -> SampleCounts:
+    return SampleCounts(
         read=collected.records,
         kept=len(collected.lengths),
         oversize=sum(length > budget for length in collected.lengths),
@@ -199,7 +208,7 @@ def _counts(collected: Collected, budget: int) -> Counts:
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses as dicts and tuples as lists, all the way down."""
+    # Not dataclasses.asdict, which leaves tuples as they are: read back from JSON, the form would differ.
     if is_dataclass(value):
         return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, Mapping):

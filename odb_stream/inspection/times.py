@@ -1,4 +1,4 @@
-"""Where the time goes: reading, each stage, and the decoding of images, which happens after planning."""
+"""How long reading, each stage, and the decoding of images take per sample."""
 
 import time
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from odb_stream.sources.pipeline import Pipeline
 
 @dataclass(frozen=True, kw_only=True)
 class StageTime:
-    """The time of one stage of one source: ``milliseconds`` a sample that reached it, and its ``share`` of all time.
+    """The time of one stage of one source: ``milliseconds`` per sample that reached it, and its ``share`` of all time.
 
-    ``source`` is empty for what all sources have in common. Times are of one process: with N workers all but reading
-    goes on N times at once.
+    ``source`` is empty for stages that all sources share. Times are measured in one process: N workers run everything
+    except reading N times in parallel.
     """
 
     stage: str
@@ -28,7 +28,7 @@ class StageTime:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeTime:
-    """The decoding of a few images: how many were decoded, how many of these samples proved broken, and the time."""
+    """The decoding of a few images: their number, how many samples had a broken image, and the time per image."""
 
     images: int
     broken_samples: int
@@ -36,13 +36,13 @@ class DecodeTime:
 
 
 def decode_time(prepare: Prepare, samples: Sequence[PreparedSample]) -> DecodeTime | None:
-    """Decode these samples' images, in this process, the first once more before; None without any.
+    """Time the decoding of these samples' images in this process; None without samples.
 
-    Raises what a transform raises.
+    Raises the errors of the image transforms.
     """
     if not samples:
         return None
-    _decodes(prepare, samples[0])
+    _decodes(prepare, samples[0])  # untimed, because the first call loads the codecs
     started = time.perf_counter()
     broken = sum(not _decodes(prepare, sample) for sample in samples)
     seconds = time.perf_counter() - started
@@ -51,13 +51,14 @@ def decode_time(prepare: Prepare, samples: Sequence[PreparedSample]) -> DecodeTi
 
 
 def stage_times(pipeline: Pipeline, collected: Collected, decoding: DecodeTime | None) -> tuple[StageTime, ...]:
-    """The time of each part of a sample's way, in its order; one source after another."""
+    """The time of each stage in the order in which a sample passes them, one source after another."""
     rows = [("read", "", Spent(collected.records, collected.read_seconds))]
     several = len(collected.names) > 1
     sources = prepare_for(pipeline, 0).sources
     for number, (name, source) in enumerate(zip(collected.names, sources, strict=True)):
         rows += [(stage, name if several else "", spent) for stage, spent in _source_times(number, source, collected)]
     if decoding is not None:
+        # Only a few images were decoded: a run decodes each image once, after planning, outside the stages.
         seconds = decoding.milliseconds_an_image * len(collected.files) / 1000
         rows.append(("decode images (estimated)", "", Spent(len(collected.lengths), seconds)))
     total = sum(spent.seconds for _, _, spent in rows)
@@ -74,7 +75,7 @@ def stage_times(pipeline: Pipeline, collected: Collected, decoding: DecodeTime |
 
 
 def _decodes(prepare: Prepare, sample: PreparedSample) -> bool:
-    """Make the pixels of a sample; whether all its images decode."""
+    """Make the pixels of a sample. Returns whether all its images decode."""
     decoded = prepare.decode(sample.ref.source, sample.images)
     if isinstance(decoded, Drop):
         return False
@@ -83,7 +84,7 @@ def _decodes(prepare: Prepare, sample: PreparedSample) -> bool:
 
 
 def _source_times(number: int, source: SourceStages, collected: Collected) -> list[tuple[str, Spent]]:
-    """The opener, the stages, and what the last checks take, of one source."""
+    """Calls and time of the opener, the stages, and the final checks of one source."""
     spent = collected.spent
     rows = [(f"open ({stage_name(source.opener)})", spent.get((number, OPENER), NOTHING))]
     rows += [
@@ -91,4 +92,5 @@ def _source_times(number: int, source: SourceStages, collected: Collected) -> li
     ]
     inside = sum(one.seconds for _, one in rows)
     whole = spent.get((number, WHOLE), NOTHING)
+    # A difference of rounded sums may fall below 0, which a time never does.
     return [*rows, ("checks", Spent(whole.calls, max(0.0, whole.seconds - inside)))]

@@ -9,7 +9,7 @@ import sys
 import pytest
 from cli_support import NUMBERS_RECIPE, SECONDS
 
-from odb_stream.cli.report import report_table
+from odb_stream.cli.run import report_table
 
 REPORT = {"emitted": 200, "dropped": {"too_long": 3}, "padding_ratio": 0.375, "wait_seconds": {"trainer": 1.25}}
 

@@ -4,9 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+from inspect import signature
 
 import pytest
 from cli_support import NUMBERS_RECIPE, SECONDS, odb_stream
+
+from odb_stream.cli import inspect, run, simulate
 
 COMMANDS = ("write", "index", "check", "run", "simulate")
 
@@ -91,3 +94,22 @@ def test_control_c_ends_with_130_and_one_line(recipe, workers):
     spoken = [line for line in err.splitlines() if not line.startswith("dropped ")]
     assert (process.returncode, spoken) == (130, ["rank 0 of 1 reads its part of a dataset", "interrupted"])
     assert set(out.splitlines()) <= {"going"}
+
+
+def test_the_commands_have_the_defaults_of_what_they_call():
+    """Fails where a default was changed in one place only."""
+    from odb_stream import inspection
+    from odb_stream.batching.simulate import figures
+    from odb_stream.loader import Loader
+
+    calls = ((run.run, Loader), (inspect.inspect, inspection.inspect), (simulate.simulate, figures.simulate))
+    for command, function in calls:
+        ours, theirs = signature(command).parameters, signature(function).parameters
+        shared = ours.keys() & theirs.keys() - {"budget", "policy"}
+        given = {name: ours[name].default for name in shared if isinstance(theirs[name].default, int | str)}
+        expected = {name: theirs[name].default for name in given}
+        if command is inspect.inspect:  # read from words
+            given["samples"] = int(given["samples"])
+            given["host_memory"] = inspection.parse_bytes("--host-memory", given["host_memory"])
+        assert len(given) >= 4
+        assert given == expected

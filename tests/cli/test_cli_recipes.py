@@ -56,7 +56,7 @@ def test_a_recipe_that_is_not_there_is_named(tmp_path):
     text.write_text("")
     assert "does not exist" in refused(tmp_path / "gone.py")
     assert "is a folder" in refused(tmp_path)
-    assert "is no .py file" in refused(text)
+    assert "is not a .py file" in refused(text)
     assert "such as ./no_such_recipe_anywhere.py" in refused("no_such_recipe_anywhere")
     assert "no module of this name" in refused("no_such_package.recipe")
     assert "neither a path nor" in refused("two words")

@@ -103,7 +103,7 @@ ARRAYS = {
     "empty": (np.array([], dtype=np.int64), "empty"),
     "floats": (np.array([1.5]), "float64"),
     "two dimensions": (np.array([[1, 2]]), "(1, 2)"),
-    "pickled": (np.array([{"length": 3}], dtype=object), "no array of numbers"),
+    "pickled": (np.array([{"length": 3}], dtype=object), "not an array of numbers"),
 }
 
 

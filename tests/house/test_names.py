@@ -11,10 +11,7 @@ from import_graph import sources
 SEVERAL = {
     "Counts",
     "Figures",
-    "Plain",
-    "Progress",
-    "Settings",
-    "Window",
+                "Window",
 }
 
 

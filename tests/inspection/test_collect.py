@@ -1,10 +1,10 @@
 """What an inspection reads, and what becomes of it: the loader's own order, drops, mixes, damage, nothing at all."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from http_server import FaultyServer
 from inspection_data import Items, drop_all, drop_fifth, fail_at_seven, pipeline, some_lengths
 
 import odb_stream as odb
@@ -14,13 +14,9 @@ from odb_stream.shards.index import write_index
 from odb_stream.shards.reader import build_index
 from odb_stream.shards.writer import write_shards
 
-sys.path.append(str(Path(__file__).parents[1] / "support"))
 
-from http_server import FaultyServer
-
-
-def gathered(given: odb.Pipeline, samples: int | None = None, **settings):
-    return collect(given, samples=samples, seed=5, workers=0, progress=None, **settings)[0]
+def gathered(given: odb.Pipeline, samples: int | None = None):
+    return collect(given, samples=samples, seed=5, workers=0, report_progress=None)[0]
 
 
 @pytest.mark.parametrize("samples", [1, 31, 32, 33, 99, 100, 101, None])
@@ -66,11 +62,11 @@ def test_workers_change_nothing_but_the_times():
 
 
 def test_what_is_left_of_nothing_is_an_error_by_name():
-    with pytest.raises(odb.StageError, match=r"all 12 samples .* dropped \(unwanted: 12, first: number \d+\)"):
+    with pytest.raises(odb.StageError, match=r"all 12 samples .*unwanted: 12, first: number \d+"):
         gathered(pipeline(some_lengths(12), drop_all))
-    with pytest.raises(odb.ConfigError, match="the epoch of dataset holds no sample"):
+    with pytest.raises(odb.ConfigError, match="the epoch of dataset contains no sample"):
         gathered(pipeline(()))
-    with pytest.raises(odb.StageError, match="fail_at_seven raised ValueError: seven is too much"):
+    with pytest.raises(odb.StageError, match="fail_at_seven raised ValueError"):
         gathered(pipeline(some_lengths(12), fail_at_seven))
 
 

@@ -49,7 +49,7 @@ def test_the_images_of_the_vision_recipe(recipe):
 
 
 def test_decoding_is_timed_by_image_and_broken_ones_are_told(recipe, monkeypatch):
-    collected, prepare = collect(recipe, samples=20, seed=0, workers=0, progress=None)
+    collected, prepare = collect(recipe, samples=20, seed=0, workers=0, report_progress=None)
     clock = FakeClock()
     monkeypatch.setattr(times, "time", clock.time)
     broken = collected.to_decode[1]

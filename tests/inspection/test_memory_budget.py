@@ -58,7 +58,7 @@ REFUSED = {
     "a number is missing": ({key: TINY[key] for key in TINY if key != "vocab_size"}, "vocab_size is None"),
     "a number that is none": ({**TINY, "hidden_size": "64"}, "hidden_size is '64'"),
     "a mixture of experts": ({**TINY, "num_experts": 8}, "num_experts: 8"),
-    "a list": ([TINY], "holds list"),
+    "a list": ([TINY], "a list"),
 }
 
 
@@ -72,9 +72,9 @@ def test_a_configuration_that_says_too_little_is_refused(tmp_path, config, messa
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path):
     (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(ConfigError, match="no JSON"):
+    with pytest.raises(ConfigError, match=r"bad\.json"):
         ModelSize.from_config(tmp_path / "bad.json")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"gone\.json"):
         ModelSize.from_config(tmp_path / "gone.json")
 
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from workloads import SAMPLES
 
-from odb_stream.cli.pictures import PALETTE
+from odb_stream.inspection.pictures import PALETTE
 
 GREY = "#767e88"
 """Of text and lines: it contrasts with white and with a dark page alike (4.1 and 4.6 to 1)."""
