@@ -1,4 +1,4 @@
-"""The one test of resuming: stop after any step, go on with a new loader, compare with the run that never stopped."""
+"""The one test of resuming: stop after any step, resume with a new loader, compare with the run that never stopped."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -46,14 +46,18 @@ def settled(report: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in report.items() if name != "wait_seconds"}
 
 
-def check_every_cut(make: Make, *, epochs: int = 2, cuts: Iterable[int] | None = None) -> list[Seen]:
-    """Go on from every place of the first epoch (or the given ones) and compare all that follows, reports included.
+def check_every_cut(
+    make: Make, *, epochs: int = 2, cuts: Iterable[int] | None = None, quota: bool = False
+) -> list[Seen]:
+    """Resume from every place of the first epoch (or the given ones) and compare all that follows, reports included.
 
-    The last epoch is run to its end from each. The state of a step also equals the one the loader that went on gives.
+    The last epoch is run to its end from each. The state of a step also equals the one that the resumed loader gives.
+    With a ``quota`` the last step ends the epoch, so the state after it belongs to the next one.
     """
     steps, states, report = uncut(make, epochs)
     first = states[0]
-    for cut in range(len(first)) if cuts is None else [cut for cut in cuts if cut < len(first)]:
+    places = range(len(first) - quota)
+    for cut in places if cuts is None else [cut for cut in cuts if cut in places]:
         with make() as stream:
             stream.load_state_dict(json.loads(first[cut]))
             assert json.dumps(stream.state_dict()) == first[cut], "right after a load"
@@ -63,6 +67,6 @@ def check_every_cut(make: Make, *, epochs: int = 2, cuts: Iterable[int] | None =
                 assert json.loads(json.dumps(stream.state_dict())) == json.loads(first[number + 1]), (cut, number)
             assert rest == steps[0][cut:], f"after step {cut}"
             for following in steps[1:]:
-                assert epoch_of(stream) == following, f"an epoch after the one that went on from step {cut}"
-            assert settled(stream.report()) == report, f"the report, gone on from step {cut}"
+                assert epoch_of(stream) == following, f"an epoch after the one resumed from step {cut}"
+            assert settled(stream.report()) == report, f"the report, resumed from step {cut}"
     return steps

@@ -11,7 +11,7 @@ from test_resume_pipelines import write
 from torchrun_support import held_at
 from waiting import eventually, shared_memory
 
-SCRIPT = Path(__file__).parents[1] / "support" / "train_and_save.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "train_and_save.py"
 SECONDS = 120.0
 KILLED_AFTER = (8, 4, 6)
 """Lines of rank 0 in each attempt: twice the second save is written and has not got its name, then comes an update."""

@@ -12,7 +12,7 @@ from odb_stream.errors import ConfigError
 from odb_stream.stages import ExpandVisualTokens, FixedTokens
 from odb_stream.tiny_model import TinyTrainer, tiny_qwen3_vl
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.slow

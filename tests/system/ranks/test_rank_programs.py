@@ -14,7 +14,7 @@ import odb_stream as odb
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = Path(__file__).parents[1] / "support" / "train_script.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "train_script.py"
 CASE = Case((220, 240), settings={"lookahead": 4})
 
 

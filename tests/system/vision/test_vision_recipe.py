@@ -16,7 +16,7 @@ from odb_stream.prepare.records import prepare_for
 from odb_stream.sample import START
 from odb_stream.stages import RandomResize
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "pipelines"))
 
 import vision_chat  # noqa: E402 - found by the line before
