@@ -11,7 +11,7 @@ from import_graph import sources
 SEVERAL = {
     "Counts",
     "Figures",
-                "Window",
+    "Window",
 }
 
 
