@@ -14,9 +14,7 @@ SMALL = ("--budget", "1024")
 STEPS, KILLED_AT, SAVED_EACH = 10, 7, 3
 
 
-def started(
-    folder: Path, *more: str, ranks: int = 2, held: tuple[int, str] | None = None
-) -> subprocess.Popen[str]:
+def started(folder: Path, *more: str, ranks: int = 2, held: tuple[int, str] | None = None) -> subprocess.Popen[str]:
     """The program, with checkpoints in the folder."""
     given = ("--steps", STEPS, "--save-steps", SAVED_EACH, "--output", folder / "output")
     return start(PROGRAM, *given, "--report", folder / "report.json", *more, folder=folder, ranks=ranks, held=held)

@@ -1,0 +1,492 @@
+"""Checkpoints of a run on all its ranks: whole or not at all, the newest whole one found again, on any number of ranks.
+
+A plain loop saves and resumes with two calls::
+
+    parts = {"model": model, "optimizer": optimizer}
+    loaded = load("checkpoints", loader, shared=parts)
+    updates = loaded.step if loaded else 0
+    for batch in loader:
+        ...
+        if step.accum_last:
+            updates += 1
+            if updates % 100 == 0:
+                save("checkpoints", loader, step=updates, shared=parts, keep=2)
+
+Each save makes a folder of its own, ``save-000007-step-700``::
+
+    odb_loader_00000_of_00002.json    the loader's state of each data-parallel rank
+    shared.pt                         what all ranks have in common, written once
+    own_00000_of_00002.pt             what is each process's own
+    checkpoint.json                   written last: a folder without it is not whole
+
+No file of a whole checkpoint is ever changed, so a kill at any point leaves the one before it as it was.
+
+The trainers' adapters keep loader states in the folders of their trainers. They use the lower half of this module, from
+:func:`write_state` on.
+"""
+
+import json
+import logging
+import os
+import pickle
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from odb_stream import storage
+from odb_stream.checkpoint import merge
+from odb_stream.checkpoint.fit import unseal
+from odb_stream.checkpoint.state import RankState
+from odb_stream.config import World, require_int
+from odb_stream.errors import ConfigError, StateError
+from odb_stream.loader import Loader
+
+__all__ = ["Loaded", "load", "save"]
+
+FORMAT = 1
+MANIFEST = "checkpoint.json"
+SHARED = "shared.pt"
+SAVE_NAME = re.compile(r"save-(\d+)-step-(\d+)")
+STATE_NAME = re.compile(r"odb_loader_(\d{5})_of_(\d{5})\.json")
+
+Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
+
+
+class Stateful(Protocol):
+    """A model, an optimizer, a scheduler: anything with a state that ``torch.load(weights_only=True)`` can read."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state, as torch.save takes it."""
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
+        """Take over a state."""
+
+
+Parts = Mapping[str, Stateful]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What :func:`load` has restored: the ``step`` and ``notes`` given to :func:`save`, the folder, the old ranks."""
+
+    step: int
+    folder: Path
+    ranks: int
+    """Data-parallel ranks that saved the checkpoint."""
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+def save(
+    folder: str | os.PathLike[str],
+    loader: Loader,
+    *,
+    step: int,
+    shared: Parts | None = None,
+    own: Parts | None = None,
+    notes: Mapping[str, Any] | None = None,
+    keep: int | None = None,
+) -> Path:
+    """Save a run: the loader's state of every rank and the states of ``shared`` and ``own``. All processes call it.
+
+    Save after a step with ``accum_last``: a checkpoint holds no gradients. With NCCL call ``torch.cuda.set_device``
+    before, as torch's collectives of objects require.
+
+    Args:
+        folder: of the run, on a file system that all ranks share.
+        loader: the Loader that is trained on.
+        step: your count of steps, such as updates of the optimizer; :func:`load` returns it.
+        shared: what is the same on all ranks, by name: the model and the optimizer, under DDP too (its ``module`` is
+            saved, so that the model can be loaded with or without DDP). The first process writes it, once.
+        own: what differs between processes, by name: FSDP2 models and their optimizers, random states. Each process
+            writes its own, to be loaded on the same number of processes only.
+        notes: values fit for JSON, such as the losses so far; those of the first process are kept.
+        keep: how many whole checkpoints to keep, this one included; None keeps all.
+
+    Returns:
+        The folder of the checkpoint, in ``folder``.
+
+    Raises:
+        StateError: on all processes, inside an accumulation window, where processes are at different steps, or where
+            another process could not write its files.
+        ConfigError: for a part without ``state_dict``, or a sharded one in ``shared``.
+        ShardError: on the process that could not write a file.
+    """
+    root, world = _local(folder), loader.world
+    require_int("step", step, minimum=0)
+    if keep is not None:
+        require_int("keep", keep, minimum=1)
+    shared_states = _states(shared, "shared")
+    _refuse_shards(shared_states, "shared")
+    own_states = _states(own, "own")
+    state = loader.state_dict()
+    found = unseal(state)
+    if isinstance(found, RankState) and found.state.accumulation is not None:
+        raise StateError(
+            f"step {state['step']} of epoch {state['epoch']} is inside an accumulation window, and a checkpoint holds "
+            "no gradients: save after a step with accum_last"
+        )
+    # Numbers only ever grow, and count unfinished saves too: no save meets the files of an earlier one, and the newest
+    # is the last one saved, even where a run went back to an earlier step.
+    mine = (step, state["epoch"], state["step"])
+    seen = gathered((max(map(_number, _saves(root)), default=0), mine), world)
+    if differing := [process for process, (_, other) in enumerate(seen) if other != seen[0][1]]:
+        raise StateError(
+            f"process {differing[0]} saves (step, epoch, step of the loader) {seen[differing[0]][1]}, but process 0 "
+            f"saves {seen[0][1]}: call save on all ranks after the same step"
+        )
+    target = root / f"save-{1 + max(number for number, _ in seen):06d}-step-{step}"
+    process, processes = place_of(world)
+
+    def write_files() -> list[str]:
+        """This process's files."""
+        names = []
+        if own_states:
+            names.append(_own_name(process, processes))
+            _write_parts(target / names[-1], own_states)
+        if process == 0 and shared_states:
+            names.append(SHARED)
+            _write_parts(target / SHARED, shared_states)
+        if written := write_state(target, world, {"loader": state}):
+            names.append(written.name)
+        return names
+
+    # Only when all files of all processes are on disk may the manifest declare the checkpoint whole.
+    names = [name for each in gathered(together(write_files, world), world) for name in each]
+
+    def publish() -> None:
+        if process == 0:
+            sizes = {name: (target / name).stat().st_size for name in names}
+            head = {"format": FORMAT, "step": step, "ranks": world.size, "processes": processes}
+            content = {**head, "files": sizes, "notes": dict(notes or {})}
+            storage.write_atomic(str(target / MANIFEST), json.dumps(content).encode())
+            _prune(root, target, keep)
+
+    together(publish, world)
+    return target
+
+
+def load(
+    folder: str | os.PathLike[str], loader: Loader, *, shared: Parts | None = None, own: Parts | None = None
+) -> Loaded | None:
+    """Load the newest whole checkpoint into the loader and the parts; None where the run has not saved one yet.
+
+    All processes call it, before the first step, with the parts that :func:`save` got, and all load the same
+    checkpoint. On another number of ranks the loader's states are merged, see :func:`odb_stream.checkpoint.merge`.
+
+    Args:
+        folder: of the run, or of one checkpoint in it.
+        loader: a new Loader with the settings and data of the one that was saved.
+        shared: as in :func:`save`, by the same names.
+        own: as in :func:`save`; leave it out to load without what each process kept of its own.
+
+    Raises:
+        StateError: on all processes: the folder that was named is not whole, holds checkpoints of another kind, looks
+            different to different processes, or has other parts; ``own`` was saved by another number of processes.
+        ConfigError: for a part without ``load_state_dict``.
+    """
+    root, world = _local(folder), loader.world
+    given = {"shared": _checked(shared, "shared"), "own": _checked(own, "own")}
+    target = _choose(root, world)
+    if target is None:
+        return None
+    process, processes = place_of(world)
+
+    def read() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """The manifest, this rank's loader state and the states of the parts."""
+        manifest = json.loads((target / MANIFEST).read_text())
+        files = {"shared": SHARED, "own": _own_name(process, processes)}
+        if given["own"] and (manifest["ranks"], manifest["processes"]) != (world.size, processes):
+            raise StateError(
+                f"{target}: 'own' was saved by {manifest['processes']} processes ({manifest['ranks']} data-parallel "
+                f"ranks), and there are {processes} ({world.size}): start as many, or load without own"
+            )
+        found = {}
+        for kind, name in files.items():
+            saved = _read_parts(target / name) if name in manifest["files"] and (kind != "own" or given["own"]) else {}
+            if set(saved) != set(given[kind]):
+                raise StateError(
+                    f"{target}: {kind} was saved with {sorted(saved)}, but {sorted(given[kind])} are to be loaded: "
+                    "give the same names"
+                )
+            found[kind] = saved
+        return manifest, read_state(target, world)["loader"], found
+
+    # All files are read before the first part changes: a damaged file stops all processes, not one of them.
+    manifest, state, found = together(read, world)
+    for kind, parts in given.items():
+        for name, part in parts.items():
+            part.load_state_dict(found[kind][name])
+    loader.load_state_dict(state)
+    return Loaded(manifest["step"], target, manifest["ranks"], manifest["notes"])
+
+
+def _choose(root: Path, world: World) -> Path | None:
+    """The checkpoint to load, the same on all processes."""
+    named = SAVE_NAME.fullmatch(root.name) is not None
+    folders = [root] if named else _saves(root)
+    name, found = newest_whole({path.name: _problem(path, world) for path in folders}, world, _number)
+    if name is not None:
+        return root if named else root / name
+    if named:
+        raise StateError(f"{root} is not a whole checkpoint ({found}): name its parent folder to load the newest one")
+    # A first save that was cut off is a run that starts again; a whole one that is damaged must not be passed over.
+    if any(gathered(any((path / MANIFEST).exists() for path in folders), world)):
+        raise StateError(
+            f"{root} holds no checkpoint that is whole on all ranks; found: {found}. Use a file system that all ranks "
+            "share, bring the missing files back, or start with another folder"
+        )
+    kinds = [kind for kind in gathered(_other_kind(root), world) if kind]
+    if kinds:
+        raise StateError(f"{root} {kinds[0]}")
+    return None
+
+
+def _other_kind(root: Path) -> str:
+    """What the folder holds in the place of checkpoints of :func:`save`, and the way out; empty for nothing."""
+    if root.exists() and not root.is_dir():
+        return "is a file: name the folder that save was given"
+    others = {path.parent for path in (*root.glob("odb_loader_*.json"), *root.glob("*/odb_loader_*.json"))}
+    if others - set(_saves(root)):
+        return (
+            "holds a checkpoint of a trainer's adapter: resume it with that trainer (resume_from_checkpoint, or "
+            "accelerator.load_state), or name another folder"
+        )
+    return ""
+
+
+def _problem(folder: Path, world: World) -> str:
+    """What keeps this process from loading a checkpoint; empty for nothing."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        kind, files = manifest["format"], manifest["files"]
+    except OSError:
+        return f"it has no {MANIFEST}, so saving was cut off"
+    except (ValueError, KeyError, TypeError):
+        return f"its {MANIFEST} is damaged"
+    if kind != FORMAT:
+        return f"it has format {kind!r}, and this package reads {FORMAT}"
+    for name, size in files.items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != size:
+            return f"{name} is missing or cut"
+    return state_problem(folder, world)
+
+
+def _prune(root: Path, newest: Path, keep: int | None) -> None:
+    """Remove what interrupted saves left behind, and all but the newest ``keep`` whole checkpoints."""
+    others = [path for path in _saves(root) if path != newest]
+    whole = [path for path in others if (path / MANIFEST).exists()]
+    spare = [] if keep is None else whole[: max(0, len(whole) + 1 - keep)]
+    for path in others:
+        if path in spare or path not in whole:
+            # The save itself is done: what cannot be removed now is left to the next one.
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _saves(root: Path) -> list[Path]:
+    """The folders of all saves in a run's folder, whole or not, oldest first."""
+    found = [path for path in root.glob("save-*") if SAVE_NAME.fullmatch(path.name)]
+    return sorted(found, key=_number)
+
+
+def _number(save: str | Path) -> int:
+    found = SAVE_NAME.fullmatch(Path(save).name)
+    return int(found[1]) if found else -1
+
+
+def _own_name(process: int, processes: int) -> str:
+    return f"own_{process:05d}_of_{processes:05d}.pt"
+
+
+def _local(folder: str | os.PathLike[str]) -> Path:
+    if "://" in os.fspath(folder):
+        raise ConfigError(f"{os.fspath(folder)!r} is not a folder: checkpoints need a file system that all ranks share")
+    return Path(folder)
+
+
+def _checked(parts: Parts | None, kind: str) -> dict[str, Stateful]:
+    """The parts with the modules inside of DDP, whose names of parameters are the same on one rank and on several."""
+    given: dict[str, Any] = dict(parts or {})
+    inner = {name: part.module if isinstance(part, DistributedDataParallel) else part for name, part in given.items()}
+    for name, part in inner.items():
+        if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+            raise ConfigError(f"{kind}[{name!r}] is {part!r}, without state_dict and load_state_dict: use notes for it")
+    return inner
+
+
+def _states(parts: Parts | None, kind: str) -> dict[str, Any]:
+    return {name: part.state_dict() for name, part in _checked(parts, kind).items()}
+
+
+def _refuse_shards(value: Any, where: str) -> None:
+    """Raise a ConfigError for a sharded tensor: the first process would save only its own shard."""
+    if isinstance(value, DTensor):
+        raise ConfigError(f"{where} is sharded over processes (FSDP2 or tensor parallelism): give it in own")
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _refuse_shards(inner, f"{where}[{name!r}]")
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            _refuse_shards(inner, f"{where}[{number}]")
+
+
+def _write_parts(path: Path, states: Mapping[str, Any]) -> None:
+    with storage.create(str(path)) as stream:
+        torch.save(dict(states), stream)
+
+
+def _read_parts(path: Path) -> dict[str, Any]:
+    try:
+        # On the CPU first: parts copy their values to where they are, and a second copy would not fit on a GPU.
+        found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+        raise StateError(
+            f"{path} cannot be read ({type(error).__name__}: {error}): remove its folder to load an earlier checkpoint"
+        ) from error
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The lower half, which the trainers' adapters use as well: the files of loader states, and agreement between processes.
+
+
+def write_state(folder: Path, world: World, content: Mapping[str, Any]) -> Path | None:
+    """Write this rank's loader state, ``content["loader"]``, and what goes with it, whole or not at all; its path.
+
+    Of the processes that share a data-parallel rank the first one writes, and the others return None.
+    """
+    if world.places is not None and world.places.index(world.rank) != place_of(world)[0]:
+        return None
+    for path, found in state_files(folder).items():
+        if found[1] != world.size:  # left by an older run on another number of ranks: merged with ours it would mislead
+            path.unlink(missing_ok=True)
+    path = folder / state_name(world.rank, world.size)
+    storage.write_atomic(str(path), json.dumps(content).encode())
+    return path
+
+
+def read_state(folder: Path, world: World, *, required: Iterable[str] = ()) -> dict[str, Any]:
+    """What :func:`write_state` wrote for this rank; the loader states of another number of ranks are merged.
+
+    Raises StateError for a file that is missing or damaged, or lacks one of the ``required`` keys.
+    """
+    names = {"loader", *required}
+    own = folder / state_name(world.rank, world.size)
+    if own.exists():
+        return _parsed(own, names)
+    contents = [_parsed(path, names) for path in state_files(folder)]
+    if not contents:
+        raise StateError(f"{folder} has no loader state (odb_loader_*.json): name a checkpoint that all ranks saved")
+    logger.info("merging the loader states of %d ranks for %d", len(contents), world.size)
+    return {**contents[0], "loader": merge([content["loader"] for content in contents])}
+
+
+def state_problem(folder: Path, world: World) -> str:
+    """What is missing for :func:`read_state` on this rank, in words; empty for nothing."""
+    found = set(state_files(folder).values())
+    if not found:
+        return "it has no loader state (odb_loader_*.json): saving was cut off, or another trainer wrote it"
+    if (world.rank, world.size) in found:
+        return ""
+    ranks = max(size for _, size in found)
+    missing = sorted(set(range(ranks)) - {rank for rank, size in found if size == ranks})
+    if missing or ranks == world.size or any(size != ranks for _, size in found):
+        return f"of the loader states of {ranks} ranks those of rank {missing or world.rank} are missing"
+    return ""
+
+
+def state_for(states: list[dict[str, Any]], world: World) -> dict[str, Any]:
+    """The state that a rank loads, of those of all ranks in their order."""
+    return states[world.rank] if len(states) == world.size else merge(states)
+
+
+def state_name(rank: int, ranks: int) -> str:
+    """The name of the file with a rank's loader state."""
+    return f"odb_loader_{rank:05d}_of_{ranks:05d}.json"
+
+
+def state_files(folder: Path) -> dict[Path, tuple[int, int]]:
+    """The files with loader states in a folder, by rank, each with its rank and the number of ranks."""
+    matches = {path: STATE_NAME.fullmatch(path.name) for path in sorted(folder.glob("odb_loader_*.json"))}
+    return {path: (int(match[1]), int(match[2])) for path, match in matches.items() if match}
+
+
+def _parsed(path: Path, required: set[str]) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        missing = required - set(content)
+    except (OSError, ValueError, TypeError) as error:
+        raise StateError(
+            f"{path} cannot be read ({type(error).__name__}: {error}): use an earlier checkpoint"
+        ) from error
+    if missing:
+        raise StateError(f"{path} lacks {sorted(missing)}: use an earlier checkpoint")
+    return content
+
+
+def newest_whole(problems: Mapping[str, str], world: World, order: Callable[[str], int]) -> tuple[str | None, str]:
+    """The newest checkpoint that is whole for all processes, or None; and what was found, in words.
+
+    ``problems`` says what this process finds wrong with each checkpoint that it sees. The choice is made of what all
+    processes see: on a network file system their listings may differ for a while, and ranks that load different
+    checkpoints would train on as if nothing were wrong.
+    """
+    seen = gathered(dict(problems), world)
+    names = sorted({name for one in seen for name in one}, key=order)
+    found = {
+        name: next(
+            (f"{told} (process {process})" for process, one in enumerate(seen) if (told := one.get(name, "not seen"))),
+            "",
+        )
+        for name in names
+    }
+    words = "; ".join(f"{name}: {told}" for name, told in found.items() if told) or "nothing"
+    whole = [name for name in names if not found[name]]
+    if whole and whole[-1] != names[-1]:
+        logger.warning("resuming from %s; newer ones are not whole: %s", whole[-1], words)
+    return (whole[-1] if whole else None), words
+
+
+def place_of(world: World) -> tuple[int, int]:
+    """This process's number in the World's process group, and their count; data-parallel ranks may share several."""
+    if world.size == 1 and world.places is None:  # a run by itself, even where torch.distributed is used around it
+        return 0, 1
+    return dist.get_rank(world.group), dist.get_world_size(world.group)
+
+
+def gathered(value: Result, world: World) -> list[Result]:
+    """The values of all processes, on each of them."""
+    processes = place_of(world)[1]
+    values: list[Any] = [value] * processes
+    if processes > 1:
+        dist.all_gather_object(values, value, group=world.group)
+    return values
+
+
+def together(action: Callable[[], Result], world: World) -> Result:
+    """Run an action on each process and return its result here; where one fails, all of them raise.
+
+    A process that failed alone would leave the others waiting for it in the next collective.
+    """
+    failure: Exception | None = None
+    try:
+        result = action()
+    except Exception as error:  # noqa: BLE001 - raised below, when the others know
+        failure = error
+    told = gathered("" if failure is None else f"{type(failure).__name__}: {failure}", world)
+    if failure is not None:
+        raise failure
+    for process, text in enumerate(told):
+        if text:
+            raise StateError(f"process {process} failed, so that all stop: {text}")
+    return result
