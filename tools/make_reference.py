@@ -27,6 +27,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "odb_stream.checkpoint": ("merge",),
     "odb_stream.inspection": (),
     "odb_stream.live": (),
+    "odb_stream.adapters.checkpoint": (),
     "odb_stream.adapters.torch": (),
     "odb_stream.adapters.huggingface.trainer": (),
     "odb_stream.adapters.accelerate": (),

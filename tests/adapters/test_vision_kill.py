@@ -17,7 +17,7 @@ def test_a_killed_run_ends_as_one_that_ran_through(tmp_path: Path) -> None:
         folder.mkdir()
     through = finish(start(PROGRAM, folders[0], STEPS, folder=folders[0]), folders[0])
     kill_held(start(PROGRAM, folders[1], STEPS, folder=folders[1], held=(KILLED_AT, "update ")))
-    assert (folders[1] / "checkpoint.pt").exists()
+    assert (folders[1] / "saved" / "save-000001-step-3" / "checkpoint.json").exists()
     assert not (folders[1] / "report.json").exists()
     resumed = finish(start(PROGRAM, folders[1], STEPS, folder=folders[1]), folders[1])
     assert resumed["loss"] == pytest.approx(through["loss"], rel=1e-6)

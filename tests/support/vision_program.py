@@ -5,7 +5,6 @@ the loss on one shard. Tells each loss on standard output and all of them, with 
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import odb_stream as odb
+from odb_stream.adapters.checkpoint import load, save
 from odb_stream.adapters.torch import Meter, evaluate, whole_windows
 from odb_stream.stages.visual import expander
 from odb_stream.tiny_model import tiny_qwen3_vl
@@ -42,16 +42,11 @@ def main(folder: Path, steps: int) -> None:
     model = tiny_qwen3_vl(4096, 0, expander(pipeline.all_stages))
     trained = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    losses: list[float] = []
     budget = odb.Budget(tokens=3000)
     with odb.Loader(pipeline, budget=budget, **SMALL) as loader:
-        path = folder / "checkpoint.pt"
-        if path.exists():
-            saved = torch.load(path, weights_only=True)
-            model.load_state_dict(saved["model"])
-            optimizer.load_state_dict(saved["optimizer"])
-            loader.load_state_dict(saved["loader"][dist.get_rank()])
-            losses = saved["losses"]
+        parts = {"model": model, "optimizer": optimizer}
+        loaded = load(folder / "saved", loader, shared=parts)
+        losses: list[float] = loaded.notes["losses"] if loaded else []
         meter = Meter(budget=budget.tokens)
         for batch in whole_windows(loader, SMALL["grad_accum"]):
             step = odb.pop_step(batch)
@@ -66,12 +61,7 @@ def main(folder: Path, steps: int) -> None:
             if dist.get_rank() == 0:
                 print(f"update {len(losses)} loss {losses[-1]:.6f}", flush=True)
             if len(losses) % SAVE_EVERY == 0:
-                states = [None] * dist.get_world_size()
-                dist.all_gather_object(states, loader.state_dict())
-                if dist.get_rank() == 0:
-                    content = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-                    torch.save({**content, "loader": states, "losses": losses}, folder / "unfinished.pt")
-                    os.replace(folder / "unfinished.pt", path)
+                save(folder / "saved", loader, step=len(losses), shared=parts, notes={"losses": losses}, keep=1)
             if len(losses) == steps:
                 break
     with odb.Loader(held_out(), budget=budget, **{**SMALL, "grad_accum": 1}) as loader:
