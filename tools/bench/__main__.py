@@ -1,9 +1,9 @@
-"""All benchmarks behind one command: each writes its JSON file, and the page of tables is made anew from all of them.
+"""All benchmarks behind one command: each writes its JSON file, and the page is rewritten from all of them.
 
     python tools/bench [NAME ...] [options of one benchmark]
     make bench
 
-Without names those of the page run, in its order. ``page`` only makes the page.
+Without names all benchmarks of the page run, in its order. ``page`` only writes the page.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def parsed(name: str, words: list[str]) -> argparse.Namespace:
 
 
 def measure(name: str, words: list[str]) -> Path | None:
-    """Run one benchmark and write its file; returns its folder. One that cannot run here says why and writes none."""
+    """Run one benchmark and write its file; returns its folder, or None if it cannot run here."""
     options = parsed(name, words)
     started = time.perf_counter()
     figures = BENCHMARKS[name].run(options)
@@ -45,13 +45,13 @@ def measure(name: str, words: list[str]) -> Path | None:
 def main() -> None:
     words = sys.argv[1:]
     if words and words[0] in ("-h", "--help"):
-        print(f"{__doc__}\nBenchmarks: {', '.join(BENCHMARKS)}. Each tells its options: python tools/bench NAME --help")
+        print(f"{__doc__}\nBenchmarks: {', '.join(BENCHMARKS)}. For the options: python tools/bench NAME --help")
         return
     names = []
     while words and (words[0] in BENCHMARKS or words[0] == "page"):
         names.append(words.pop(0))
     if words and len(names) != 1:
-        sys.exit(f"{words[0]!r} is no benchmark; there are: {', '.join(BENCHMARKS)} and page. Options go with one name")
+        sys.exit(f"{words[0]!r} is no benchmark: give {', '.join(BENCHMARKS)} or page; options need exactly one")
     folders = [results.FOLDER if name == "page" else measure(name, words) for name in names or BENCHMARKS]
     if results.FOLDER in folders:
         page.write()

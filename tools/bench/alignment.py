@@ -1,23 +1,25 @@
-"""What agreeing on steps costs one rank: CPU time a round and a step, and bytes a step, without a network.
+"""What agreeing on steps costs one rank: CPU time per round and per step, and bytes per step, without a network.
 
     python tools/bench/alignment.py
 
-Prints one JSON object. Each figure runs one rank's program alone, on answers that were prepared before, and groups
-that were formed before: the time is that of deciding and delivering, not of planning, sending or waiting.
+Prints one JSON object. Each figure runs the program of one rank alone, on prepared answers and groups. So it measures
+deciding and delivering, and neither planning nor sending nor waiting.
 
 - ``ranks_8``: rank 0 of 8 in a whole epoch (steady rounds of 32 groups, then a drain with uneven ranks, and the last
   round). The answers are recorded from a run of all eight programs.
-- ``ranks_1024``: one rank of 1,024 in steady rounds of 128 groups and in rounds of a drain, made up from seeded costs.
-- ``waiting``: how long a training loop of 20 ms a step waited, in two real processes (``step_waits.py``).
+- ``ranks_1024``: one rank of 1,024 in steady rounds of 128 groups, and in rounds of a drain, with seeded costs.
+- ``waiting``: how long a training loop of 20 ms per step waits, in two real processes (``step_waits.py``).
 
-Bytes are what a rank contributes to the gathers, a step; it receives that times the number of ranks.
+Bytes are what a rank contributes to the gathers of a step; it receives that times the number of ranks.
 """
 
 import argparse
 import json
+import math
 import statistics
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -35,67 +37,65 @@ from odb_stream.config import Budget
 
 FOOTPRINT = Footprint("padded", Budget(16_384))
 SAMPLES = 40_000
-WITHOUT_BOUND = 1 << 30
 ROUND = 3
 """The column of a header that holds the round's number."""
 
 
-class NothingDropped:
-    """The part of a packing stage that does not form groups."""
+class PreparedPacker:
+    """Hands out groups that were formed before: in each round the next of these lists.
+
+    Args:
+        rounds: the groups of each round.
+        groups: how many there are in all; infinity for an epoch without end.
+        bound: the most groups that a round may hold, together with the surplus of the round before.
+    """
 
     source_ended = False
 
-    def report(self) -> RankReport:
-        return RankReport({"oversize": 3, "bad_image": 1}, 0, 200)
-
-
-class PreparedPacker(NothingDropped):
-    """Hands out groups that were formed before, in each round as many as in that run."""
-
-    def __init__(self, groups: list[Group[int]], planned: list[int]) -> None:
-        self._groups = iter(groups)
-        self._left = len(groups)
-        self._planned = planned
-        self._of_round = 0
+    def __init__(self, rounds: Iterable[Sequence[Group[int]]], *, groups: float, bound: int) -> None:
+        self._rounds = iter(rounds)
+        self._left = groups
+        self._bound = bound
+        self._round: Iterator[Group[int]] = iter(())
 
     @property
     def exhausted(self) -> bool:
         return self._left == 0
 
-    def begin_round(self, number: int) -> int:
-        self._of_round = self._planned[number] if number < len(self._planned) else 0
-        return WITHOUT_BOUND  # the bound counts the surplus, too
+    def report(self) -> RankReport:
+        # Two reasons for drops, as in a typical run.
+        return RankReport({"oversize": 3, "bad_image": 1}, 0, 200)
+
+    def begin_round(self, _: int) -> int:
+        self._round = iter(next(self._rounds, ()))
+        return self._bound
 
     def next_group(self) -> Group[int] | None:
-        if not self._of_round:
-            return None
-        self._of_round -= 1
-        self._left -= 1
-        return next(self._groups)
+        group = next(self._round, None)
+        self._left -= group is not None
+        return group
 
 
 class RecordingPacker(LengthPacker):
-    """A packing stage that keeps what it handed out, and how much in each round."""
+    """A packing stage that keeps the groups of each round."""
 
     def __init__(self, lengths: list[int], *, window: int, lookahead: int) -> None:
         super().__init__(lengths, FOOTPRINT, window=window, lookahead=lookahead)
-        self.handed_out: list[Group[int]] = []
-        self.planned: list[int] = []
+        self.rounds: list[list[Group[int]]] = []
 
     def begin_round(self, number: int) -> int:
-        self.planned.append(0)
+        self.rounds.append([])
         return super().begin_round(number)
 
     def next_group(self) -> Group[int] | None:
         group = super().next_group()
         if group is not None:
-            self.handed_out.append(group)
-            self.planned[-1] += 1
+            self.rounds[-1].append(group)
         return group
 
 
 class RecordedProgram(Program[int]):
-    """A program that keeps what it was answered."""
+    """A program that keeps the answers it gets."""
 
     def run(self) -> Generator[Event, Any, None]:
         self.answers: list[Any] = []
@@ -116,23 +116,29 @@ def lengths() -> list[int]:
     return np.clip(rng.lognormal(6.9, 0.6, SAMPLES), 16, 16_384).astype(int).tolist()
 
 
-def replay(program: Program[int], answers: Iterator[Any]) -> tuple[float, int]:
-    """CPU seconds of a program that is given these answers, and its steps."""
+def drive(program: Program[int], answer: Callable[[Event], Any]) -> tuple[float, int]:
+    """CPU seconds of a program that gets these answers, and its number of steps."""
     steps = 0
     started = time.process_time()
     run = program.run()
-    answer = None
+    given = None
     while True:
         try:
-            event = run.send(answer)
+            event = run.send(given)
         except StopIteration:
             return time.process_time() - started, steps
         steps += isinstance(event, Deliver)
-        answer = next(answers)
+        given = answer(event)
+
+
+def replay(program: Program[int], answers: list[Any]) -> tuple[float, int]:
+    """The same with answers that were recorded."""
+    following = iter(answers)
+    return drive(program, lambda _: next(following))
 
 
 def eight_ranks(repeats: int) -> dict[str, float]:
-    """Rank 0 of 8, window 256, 32 groups a round; the ranks' shares differ, so that there is a drain."""
+    """Rank 0 of 8, window 256, 32 groups per round; the ranks' shares differ, so the epoch ends with a drain."""
     ranks = deal(lengths(), 8, [9, 9, 10, 10, 10, 10, 10, 10])
     packers = [RecordingPacker(own, window=256, lookahead=32) for own in ranks]
     programs = [
@@ -141,18 +147,18 @@ def eight_ranks(repeats: int) -> dict[str, float]:
     ]
     lockstep = Lockstep(programs)
     steps = sum(1 for _ in lockstep.steps())
-    seconds = []
+    seconds, rounds = [], packers[0].rounds
     for _ in range(repeats):
-        packer = PreparedPacker(packers[0].handed_out, packers[0].planned)
+        # Nothing bounds a round here: the recorded rounds hold what the bound of that run allowed.
+        packer = PreparedPacker(rounds, groups=sum(map(len, rounds)), bound=1 << 30)
         program = Program(rank=0, ranks=8, groups=packer, footprint=FOOTPRINT, seed=0, epoch=0)
-        spent, replayed = replay(program, iter(programs[0].answers))
-        assert replayed == steps, f"{replayed} steps were replayed of {steps}"
+        spent, replayed = replay(program, programs[0].answers)
+        assert replayed == steps, f"replayed {replayed} of {steps} steps"
         seconds.append(spent)
-    rounds = len(packers[0].planned)
     return {
-        "rounds": rounds,
+        "rounds": len(rounds),
         "steps": steps,
-        "ms_a_round": round(statistics.median(seconds) / rounds * 1000, 3),
+        "ms_a_round": round(statistics.median(seconds) / len(rounds) * 1000, 3),
         "ms_a_step": round(statistics.median(seconds) / steps * 1000, 4),
         "groups_moved": lockstep.groups_moved,
         "bytes_a_rank_a_step": round(lockstep.bytes_gathered / steps),
@@ -165,7 +171,7 @@ def made_up_group(cost: int) -> Group[int]:
 
 
 class MadeUpPeers:
-    """Answers one rank's gathers and exchanges as many peers with seeded groups would, then all end."""
+    """Answers the gathers and exchanges of one rank as many peers with seeded groups would, until all end."""
 
     def __init__(self, ranks: int, held: list[int], exhausted: list[bool], rounds: int) -> None:
         self.ranks, self.held, self.exhausted, self.rounds = ranks, held, exhausted, rounds
@@ -178,13 +184,13 @@ class MadeUpPeers:
         self.bytes_gathered = 0
 
     def answer(self, event: Event) -> Any:
-        """What the rank gets for what it asks."""
+        """The answer to one event."""
         if isinstance(event, Deliver):
             return None
         if isinstance(event, Exchange):
             return {origin: self.groups[:number] for origin, number in event.incoming.items()}
         self.bytes_gathered += event.values.nbytes
-        if len(event.values) < HEADER_FIELDS:  # where ranks begin, and that all have what moved to them: the same
+        if len(event.values) < HEADER_FIELDS:  # the start of ranks, and their word that groups arrived: equal
             return np.tile(event.values, (self.ranks, 1))
         if len(event.values) == self.tables[0].size:
             return self.tables.reshape(self.ranks, -1)
@@ -198,23 +204,21 @@ class MadeUpPeers:
 
 
 def many_ranks(held: list[int], exhausted: list[bool], rounds: int, repeats: int) -> dict[str, float]:
-    """Rank 0 of many: ``held`` groups a rank in each round, of which some ranks have reached the end of their data."""
+    """Rank 0 of many: each rank plans its number of ``held`` groups per round; some have no data left."""
     peers = MadeUpPeers(len(held), held, exhausted, rounds)
 
     def program() -> Program[int]:
-        packer = EndlessPacker(peers.groups)
+        packer = PreparedPacker(repeat(peers.groups), groups=math.inf, bound=held[0])
         return Program(rank=0, ranks=len(held), groups=packer, footprint=FOOTPRINT, seed=0, epoch=0)
 
-    answers = []
-    run = program().run()
-    event = next(run, None)
-    while event is not None:
+    answers: list[Any] = []
+
+    def record(event: Event) -> Any:
         answers.append(peers.answer(event))
-        try:
-            event = run.send(answers[-1])
-        except StopIteration:
-            break
-    runs = [replay(program(), iter(answers)) for _ in range(repeats)]
+        return answers[-1]
+
+    drive(program(), record)
+    runs = [replay(program(), answers) for _ in range(repeats)]
     seconds = statistics.median(spent for spent, _ in runs)
     steps = runs[0][1]
     return {
@@ -223,24 +227,6 @@ def many_ranks(held: list[int], exhausted: list[bool], rounds: int, repeats: int
         "ms_a_step": round(seconds / steps * 1000, 3),
         "bytes_a_rank_a_step": round(peers.bytes_gathered / steps),
     }
-
-
-class EndlessPacker(NothingDropped):
-    """Hands out the same groups, all of them every round."""
-
-    exhausted = False
-
-    def __init__(self, groups: list[Group[int]]) -> None:
-        self._groups = groups
-        self._next = 0
-
-    def begin_round(self, _: int) -> int:
-        self._next = 0
-        return len(self._groups)
-
-    def next_group(self) -> Group[int]:
-        self._next += 1
-        return self._groups[self._next - 1]
 
 
 def main() -> None:

@@ -2,10 +2,10 @@
 
     python tools/bench curves [--samples-a-rank 10000] [--samples 6000] [--rounds 5]
 
-Each setting goes over a range while the others stay at their defaults, on two seeded workloads and in both layouts. The
-figures of batches follow from the lengths alone, so they are the same on every machine. ``workers`` streams chats from
-tar shards through chat template and tokenizer with 0, 1, 2 and 4 workers in turn. The pictures and the tables of the
-tuning guide are made anew with the figures.
+Each setting varies over a range while the others keep their defaults, on two seeded workloads and in both layouts. The
+figures of batches depend only on the lengths, so they are the same on every machine. ``workers`` streams chats from tar
+shards through chat template and tokenizer with 0, 1, 2 and 4 workers in turn. The run also rewrites the pictures and
+tables of the tuning guide.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from odb_stream.batching.simulate.figures import LengthPacker, deal, simulate
 WORKLOADS = ("chat", "mixed")
 LAYOUTS = ("padded", "packed")
 STAND = {"ranks": 8, "budget": BUDGET, "window": 1024, "lookahead": 128}
-"""Where the settings stand that are not varied."""
+"""The values of the settings that are not varied."""
 RANGES = {
     "window": (64, 128, 256, 512, 1024, 2048, 4096),
     "budget": (2048, 4096, 8192, 16_384, 32_768, 65_536),
@@ -39,7 +39,7 @@ RANGES = {
 }
 WORKERS = (0, 1, 2, 4)
 BYTES_A_TOKEN = 8
-"""What a token of text takes while its sample waits: an id and a label of 32 bits each."""
+"""Memory per token of a sample that waits: an id and a label of 32 bits each."""
 GUIDE = FOLDER.parent / "tuning.md"
 Point = dict[str, Any]
 
@@ -98,7 +98,7 @@ def speeds(samples: int, rounds: int) -> dict[str, Any]:
             for number, loader in loaders.items():
                 started = time.perf_counter()
                 seen = sum(odb.pop_step(batch).samples for batch in loader)
-                if turn:  # the first round starts the workers
+                if turn:  # the first round starts the workers, which is not what is measured
                     found[number].append(seen / (time.perf_counter() - started))
     return {
         "samples": samples,
@@ -115,7 +115,7 @@ def speeds(samples: int, rounds: int) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """All curves; the guide and its pictures follow, where the figures go to their usual place."""
+    """All curves. The guide and its pictures are rewritten too, unless the figures go to another folder."""
     figures: dict[str, Any] = {"stand": STAND, "samples_a_rank": options.samples_a_rank}
     for axis in RANGES:
         figures[axis] = list(curve(axis, options.samples_a_rank))
@@ -128,13 +128,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def publish(figures: dict[str, Any]) -> None:
-    """Write the pictures, and the tables into the guide."""
+    """Write the pictures and the tables of the guide."""
     pictures.write_curves(figures, FOLDER.parent / "pictures")
     GUIDE.write_text(with_tables(GUIDE.read_text(encoding="utf-8"), figures), encoding="utf-8")
 
 
 def with_tables(text: str, figures: dict[str, Any]) -> str:
-    """A page whose tables after ``<!-- curve NAME -->`` are those of the figures."""
+    """The page with new tables after its marks ``<!-- curve NAME -->``."""
     for axis in (*RANGES, "workers"):
         before, mark, after = text.partition(f"<!-- curve {axis} -->\n")
         if mark:
@@ -186,7 +186,7 @@ COLUMNS: dict[str, list[tuple[str, str, str, Any]]] = {
 
 
 def page(figures: dict[str, Any]) -> str:
-    """All tables, with what they were made on."""
+    """All tables, with the settings behind them."""
     stand = ", ".join(f"{name} {value:,}" for name, value in figures["stand"].items())
     workers = figures["workers"]
     parts = [

@@ -2,10 +2,10 @@
 
     python tools/bench gpu [--parameters 0.5|1.7] [--budget 16384] [--steps 30]
 
-One device, one process. Batches of the four workloads at their full lengths (at most 16,384 tokens), made by a fixed
-batch size that never exceeds the budget, padded, and packed with a variable-length attention kernel where flash-attn is
-installed; real tokens and samples a second after a warm-up, and the peak memory. Without a CUDA device it says so and
-does nothing; ``--device cpu --parameters tiny`` tries the script itself.
+One device, one process, the four workloads at full length (at most 16,384 tokens). Compared are the largest fixed batch
+size that never exceeds the budget, padded batches, and packed batches, with a variable-length attention kernel if
+flash-attn is installed. Measured are real tokens and samples per second after a warm-up, and the peak memory. Without a
+CUDA device it says so and measures nothing; ``--device cpu --parameters tiny`` tries the script itself.
 """
 
 import argparse
@@ -32,7 +32,7 @@ ROUNDS = 2
 
 
 def batches(kind: str, lengths: list[int], budget: int) -> Iterator[tuple[dict[str, Any], int, int]]:
-    """Batches of one way, over and over, with their samples and real tokens."""
+    """Endless batches of one kind, each with its number of samples and of real tokens."""
     rows: Any = Rows(lengths)
     if kind == "fixed":
         size = max(1, budget // max(lengths))
@@ -48,7 +48,7 @@ def batches(kind: str, lengths: list[int], budget: int) -> Iterator[tuple[dict[s
 
 
 def speed(kind: str, model: Any, lengths: list[int], options: argparse.Namespace) -> dict[str, float]:
-    """Real tokens and samples a second of one way of making batches, and the most memory that was taken."""
+    """Real tokens and samples per second of one kind of batches, and the peak memory."""
     import torch
 
     on_device = options.device == "cuda"
@@ -61,7 +61,7 @@ def speed(kind: str, model: Any, lengths: list[int], options: argparse.Namespace
         batch, its_samples, its_tokens = next(made)
         if number == WARM_UP:
             if on_device:
-                torch.cuda.synchronize()
+                torch.cuda.synchronize()  # kernels of the warm-up may still be running
             started = time.perf_counter()
         moved = {name: value.to(options.device) if torch.is_tensor(value) else value for name, value in batch.items()}
         model(**moved).loss.backward()
@@ -78,7 +78,7 @@ def speed(kind: str, model: Any, lengths: list[int], options: argparse.Namespace
 
 
 def run(options: argparse.Namespace) -> dict[str, Any] | None:
-    """All workloads; None where there is no such device."""
+    """All workloads; None if there is no such device."""
     import torch
 
     if options.device == "cuda" and not torch.cuda.is_available():

@@ -3,8 +3,8 @@
     python tools/bench/learning_rate.py --chats CHATS.jsonl
 
 Trains in one process, over several seeds, with fixed batches and with budgets, under three rules for the rate of a
-step: the same, times the square root of its supervised tokens over those of a fixed batch, or times that ratio itself.
-Prints mean and standard error, and the difference from fixed batches in percent.
+step: the same, scaled by the ratio of its supervised tokens to those of a fixed batch, or scaled by the square root of
+that ratio. Prints mean and standard error, and the difference from fixed batches in percent.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""What the live view costs: one training run, in short stretches with and without the view in turn.
+"""What the live view costs: one training run, in short stretches with and without the view, in turn.
 
     python tools/bench/live.py
 
-The table is drawn into a pseudo-terminal, TensorBoard and a callback are on. The overhead is the share of the time
-that passes inside ``update()``, which the view itself keeps near 0.5 %, and by how much a step takes longer beside it
-(medians over steps of equal work, since the machine may have other work).
+The table is drawn on a pseudo-terminal, with TensorBoard and a callback. The overhead has two parts: the share of time
+inside ``update()``, which the view itself keeps near 0.5 %, and how much longer a step takes outside of it (medians
+over steps of equal work, because the machine may be busy with something else).
 """
 
 import argparse
@@ -35,12 +35,12 @@ from odb_stream.tiny_model import TinyTrainer
 def stretch(
     trainer: TinyTrainer, batches: Iterator[Any], fixed: Any, seconds: float, update: Callable[[float], None] | None
 ) -> tuple[list[float], float, float]:
-    """Seconds of each step on one fixed batch without ``update``, and all seconds inside ``update``, and in all."""
+    """Seconds of each step on one fixed batch, outside ``update``; the seconds inside ``update``; and all seconds."""
     steps, inside = [], 0.0
     started = time.perf_counter()
     while time.perf_counter() - started < seconds:
         begun = time.perf_counter()
-        next(batches)  # the stream goes on, but every step does the same work
+        next(batches)  # the stream advances, but every step does the same work
         loss = trainer.train(*fixed)
         ended = time.perf_counter()
         steps.append(ended - begun)
@@ -51,7 +51,7 @@ def stretch(
 
 
 def a_terminal() -> tuple[TextIO, list[int]]:
-    """A writable end of a pseudo-terminal that somebody reads; and how many bytes came, part by part."""
+    """The writable end of a pseudo-terminal that a thread reads, and the sizes of what was read."""
     ours, theirs = pty.openpty()
     drawn: list[int] = []
 
@@ -67,7 +67,7 @@ def a_terminal() -> tuple[TextIO, list[int]]:
 
 
 def cost_of_idle_update(loader: odb.Loader, calls: int = 100_000) -> float:
-    """Microseconds of an update at which nothing is looked at."""
+    """Microseconds of an update that reads no report."""
     live = LiveView(loader, callback=print, every=1e9)
     begun = time.perf_counter()
     for _ in range(calls):

@@ -2,11 +2,11 @@
 
     python tools/bench loading [--samples 12000] [--rounds 5]
 
-``integers``: 300 to 700 numbers a sample that cost nothing to make, so that the loader's own cost is left. ``chats``:
-chats in tar shards, through chat template and tokenizer; every loader calls the same code for it. Peers: torch's
-DataLoader with batches of 16 (for chats over the shards' index), webdataset's own loader with batches of 16 (chats
-only), and the published package with the same budget as ours. An epoch a round; the start of workers that stay is not
-counted.
+``integers``: samples of 300 to 700 numbers that cost nothing to make, which leaves the loader's own cost. ``chats``:
+chats in tar shards, through chat template and tokenizer; every loader calls the same code for them. Peers: torch's
+DataLoader with batches of 16 (for chats, over their bytes in memory), webdataset's own loader with batches of 16 (chats
+only), and the published package with the same budget as ours. A round is an epoch; the start of persistent workers does
+not count.
 """
 
 import argparse
@@ -67,7 +67,7 @@ class Chats:
 
 
 class FromTar(Chats):
-    """The same for webdataset: maps what it read of the tar."""
+    """The same for webdataset, which calls it with each sample of the tar."""
 
     def __init__(self, shards: str) -> None:
         super().__init__(shards, [])
@@ -101,7 +101,7 @@ def plain(dataset: Any, workers: int) -> Epoch:
 
 
 def published(dataset: Any, workers: int) -> Epoch:
-    """The published package: a window of 256 samples, its workers start anew each epoch."""
+    """The published package: a window of 256 samples; its workers start again in every epoch."""
     import odb as published_package
 
     def epoch() -> Iterable[dict[str, Any]]:
@@ -126,7 +126,7 @@ def from_tar(shards: list[str], workers: int) -> Epoch:
 
 
 def rates(epochs: dict[str, Epoch], expected: int, rounds: int) -> dict[str, list[float]]:
-    """Emitted samples a second of each loader and round; the first round warms up and is left out."""
+    """Emitted samples per second of each loader and round; the first round is a warm-up and does not count."""
     found: dict[str, list[float]] = {name: [] for name in epochs}
     for number in range(rounds + 1):
         for name, epoch in epochs.items():
@@ -183,7 +183,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def page(figures: dict[str, Any]) -> str:
-    """Rates and ratios, a case a line."""
+    """Rates and ratios, one line per case."""
     names = ["odb_stream", "DataLoader", "webdataset", "published"]
     rows = []
     for name, found in figures["cases"].items():

@@ -2,7 +2,7 @@
 
     python tools/bench quality [--lengths FOLDER] [--ranks 1 8 64]
 
-The seeded arrays of ``workloads.py``, and those of a folder where it exists, are dealt to 1, 8 and 64 ranks. Everything
+The seeded arrays of ``workloads.py``, and those of a folder if it exists, are dealt to 1, 8 and 64 ranks. Everything
 is a function of the lengths, so the figures are the same on every machine.
 """
 
@@ -31,7 +31,7 @@ FEW = 5_000
 
 @dataclass(frozen=True)
 class Policy:
-    """One line of the comparison: how it is run, and what share of an epoch's samples each rank must measure."""
+    """One line of the comparison: how to run it, and which samples of an epoch each rank must measure."""
 
     name: str
     run: Callable[[list[int], int], Figures]
@@ -64,21 +64,21 @@ def lhotse(buffer: int) -> Callable[[list[int], int], Figures]:
 
 @dataclass
 class Sized:
-    """A sample as lhotse's token constraint sees it."""
+    """A sample, with the attribute that lhotse's token constraint reads."""
 
     num_tokens: int
 
 
 def lhotse_missing() -> str | None:
-    """Why lhotse cannot be compared with, if so."""
+    """Why lhotse is left out, or None if it is installed."""
     return None if find_spec("lhotse") else 'lhotse is not installed: pip install "odb-stream[bench]"'
 
 
 def lhotse_schedule(lengths: list[int], ranks: int, tokens: int, buffer: int) -> list[list[list[int]]]:
-    """Steps of lhotse's dynamic bucketing: its own sampler, run once for each rank, as a job of that size runs it.
+    """Steps of lhotse's dynamic bucketing: its own sampler, run once per rank as in a job of that size.
 
-    Every rank's sampler reads all lengths, forms the batches of all ranks and keeps its own. ``buffer`` is how many
-    samples each holds; the other settings are its defaults (10 buckets from the first 10,000 lengths).
+    Each sampler reads all lengths, forms the batches of all ranks and keeps its own. ``buffer`` is how many samples it
+    holds; the other settings are its defaults (10 buckets from the first 10,000 lengths).
     """
     from lhotse.dataset.sampling.base import TokenConstraint
     from lhotse.dataset.sampling.dynamic_bucketing import DynamicBucketingSampler
@@ -94,7 +94,7 @@ def lhotse_schedule(lengths: list[int], ranks: int, tokens: int, buffer: int) ->
 
 
 class Samples:
-    """Lengths as a source that can be read again and again."""
+    """Lengths as a source that can be read repeatedly."""
 
     is_lazy = True
 
@@ -109,7 +109,7 @@ ITS_SHARE, ALL, ALL_BEFORE = "its share", "all, on every rank", "all, before the
 
 
 def policies() -> Iterator[Policy]:
-    """What is compared; lhotse only where it is installed."""
+    """What is compared; lhotse only if it is installed."""
     yield Policy(f"fixed {FIXED}", ours(policy="fixed"), ITS_SHARE)
     yield Policy("gmt", ours(policy="gmt"), ALL_BEFORE)
     yield Policy("bmt", ours(policy="bmt"), ALL_BEFORE)

@@ -1,4 +1,4 @@
-"""Results of benchmarks: one JSON file each, with the machine, the versions and the date they were measured on."""
+"""Results of benchmarks: one JSON file each, with the machine, the versions and the date; and tables for the page."""
 
 import datetime
 import json
@@ -16,7 +16,7 @@ PACKAGES = (
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on, without names that would tell whose it is."""
+    """What the figures were measured on, without any name of the host or its owner."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "system": platform.system(),
@@ -28,7 +28,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's model, or its kind where the system does not tell."""
+    """The model of the processor, or its architecture if the system does not name the model."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -36,7 +36,7 @@ def processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what took part, as far as it is installed."""
+    """The versions of the packages above that are installed."""
     found = {}
     for name in PACKAGES:
         try:
@@ -76,7 +76,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def cell(value: Any) -> str:
-    """A value as it stands in a table."""
+    """A value as a cell of a table."""
     if value is None:
         return "-"
     if isinstance(value, float):

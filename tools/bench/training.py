@@ -1,11 +1,11 @@
-"""Training on two CPU ranks with each way of making batches: emitted samples a second, and the loss that comes of it.
+"""Training on two CPU ranks with each way of making batches: emitted samples per second, and the resulting loss.
 
     python tools/bench training [--rounds 3] [--tokens 200000]
 
-Four workloads shaped like those of the paper (arXiv 2606.19989), an eighth as long: at most 2,048 tokens a sample, a
-budget of 2,048 tokens a rank. A tiny, randomly initialised Qwen3 learns a random language. Compared are torch's
-DataLoader with the largest fixed batch that never exceeds the budget, the published package, and this one, padded and
-packed. Every round trains each of them with another seed, in turn; ratios are medians over the rounds.
+Four workloads shaped like those of the paper (arXiv 2606.19989) at an eighth of the length: at most 2,048 tokens per
+sample, and a budget of 2,048 tokens per rank. A tiny, randomly initialised Qwen3 learns a random language. Compared are
+torch's DataLoader with the largest fixed batch that never exceeds the budget, the published package, and this one,
+padded and packed. Each round trains all of them in turn with a new seed; ratios are medians over the rounds.
 """
 
 import argparse
@@ -31,7 +31,7 @@ PUBLISHED_WINDOW = 256
 WORKLOADS = ("ultrachat-like", "llava-like", "sharegpt4o-like", "mmmix-like")
 EXIT_SECONDS = 10
 SILENT_SECONDS = 240
-"""A rank that says nothing for so long is given up, and its run is written down as failed."""
+"""After this long without a result a run counts as failed."""
 
 
 def lengths_of(name: str, tokens: int, seed: int, scale: int = 8) -> list[int]:
@@ -51,7 +51,7 @@ def lengths_of(name: str, tokens: int, seed: int, scale: int = 8) -> list[int]:
 
 
 def jobs(kind: str, options: argparse.Namespace, seed: int, equal_steps: dict[str, int]) -> list[dict[str, Any]]:
-    """What a rank is told: one epoch of each workload."""
+    """The jobs of every rank: one epoch of each workload."""
     told = []
     for name in WORKLOADS:
         lengths = lengths_of(name, options.tokens, 1)
@@ -67,7 +67,7 @@ def jobs(kind: str, options: argparse.Namespace, seed: int, equal_steps: dict[st
 
 
 def train(kind: str, told: list[dict[str, Any]]) -> dict[str, Any]:
-    """Two ranks through the jobs; what rank 0 says of each workload, or nothing where a rank fell silent."""
+    """Run the jobs on two ranks; the figures of rank 0 by workload, without those that it did not finish."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     found: dict[str, Any] = {}
@@ -82,7 +82,7 @@ def train(kind: str, told: list[dict[str, Any]]) -> dict[str, Any]:
                 if rank == 0:
                     found[name] = figures
         except queue.Empty:
-            print(f"{kind}: no word for {SILENT_SECONDS} s; given up", flush=True)
+            print(f"{kind}: no result for {SILENT_SECONDS} s: this run failed", flush=True)
         for process in ranks:
             process.join(EXIT_SECONDS)
             with contextlib.suppress(ProcessLookupError):
@@ -92,7 +92,7 @@ def train(kind: str, told: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """All rounds; losses at equal steps are taken at nine tenths of the steps that the first packed epoch makes."""
+    """All rounds; losses at equal steps are those at nine tenths of the steps of the first packed epoch."""
     equal_steps: dict[str, int] = {}
     kinds = [kind for kind in ("packed", "padded", "published", "fixed") if kind != "published" or find_spec("odb")]
     told: dict[str, dict[str, list[dict[str, Any]]]] = {name: {kind: [] for kind in KINDS} for name in WORKLOADS}
@@ -115,17 +115,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def trained(kind: str, told: list[dict[str, Any]]) -> dict[str, Any]:
-    """What :func:`train` says of all jobs; what the published package leaves behind ends with the ranks of each.
-
-    An epoch that gave nothing, on some rank, is left out as failed.
-    """
+    """The figures of all jobs, without epochs that emitted nothing: these count as failed."""
+    # Each job of the published package gets new ranks, so that the processes it leaves behind end with them.
     parts = [[job] for job in told] if kind == "published" else [told]
     found = {name: figures for part in parts for name, figures in train(kind, part).items()}
     return {name: figures for name, figures in found.items() if figures["emitted"]}
 
 
 def summary(name: str, kinds: dict[str, list[dict[str, Any]]], options: argparse.Namespace) -> dict[str, Any]:
-    """Medians and means over the rounds of one workload; None for what failed in some round."""
+    """Medians and means over the rounds of one workload; None for a kind that failed in some round."""
     lengths = lengths_of(name, options.tokens, 1)
     rates = {
         kind: [one["emitted"] / one["seconds"] for one in rounds]
@@ -159,7 +157,7 @@ def summary(name: str, kinds: dict[str, list[dict[str, Any]]], options: argparse
 
 
 def page(figures: dict[str, Any]) -> str:
-    """Speed, and losses in two ways, a workload a line."""
+    """Speed, and losses at equal samples and at equal steps; one line per workload."""
     speed, at_equal_samples, at_equal_steps = [], [], []
     for name, found in figures["workloads"].items():
         told = list(found["kinds"].values())
@@ -189,14 +187,14 @@ RATIOS = (("padded", "published"), ("packed", "published"), ("padded", "fixed"),
 
 
 def ratio(found: dict[str, Any], kind: str, peer: str) -> float | None:
-    """How many times the emitted samples a second of a peer; None where one of both failed."""
+    """How many times the emitted samples per second of a peer; None if either failed."""
     one = found["kinds"][kind]
     told: float | None = one["ratio_to"].get(peer) if one else None
     return told
 
 
 def in_short(figures: dict[str, Any]) -> str:
-    """Samples a second of padded budgets beside fixed batches and the published package, in a sentence."""
+    """Padded budgets compared with fixed batches and the published package, in a sentence."""
     found = figures["workloads"].values()
 
     def span(peer: str) -> str:

@@ -48,7 +48,7 @@ def over_ranks(*values: int) -> list[int]:
 
 
 def fixed(job: dict[str, Any]) -> Iterator[Step]:
-    """torch's DataLoader with batches of ``job["fixed"]`` samples; the last samples are doubled to fill the ranks."""
+    """torch's DataLoader with batches of ``job["fixed"]`` samples; some samples come twice to fill the last batches."""
     rows: Any = Rows(job["lengths"])
     sampler: Any = DistributedSampler(rows, seed=job["seed"])
     loader: Any = DataLoader(rows, batch_size=job["fixed"], sampler=sampler, collate_fn=pad, num_workers=job["workers"])
@@ -60,8 +60,8 @@ def fixed(job: dict[str, Any]) -> Iterator[Step]:
 def published(job: dict[str, Any]) -> Iterator[Step]:
     """The published package (``online-dynamic-batching``) as its pages show it: exact loss scaling, join mode.
 
-    Its ranks may end at different steps, and a DDP loop would then wait for ever: here an epoch ends for all when it
-    does for one, and what the others still had is not counted as emitted.
+    Its ranks may end at different steps, and a DDP loop would then wait forever. So an epoch ends for all ranks when it
+    ends for one, and what the others still had does not count as emitted.
     """
     import odb
 
@@ -82,11 +82,11 @@ def published(job: dict[str, Any]) -> Iterator[Step]:
 
 
 def ours(job: dict[str, Any]) -> Iterator[Step | None]:
-    """This package at its default settings, in the layout that is the kind's name; None where the epoch begins."""
+    """This package at its default settings, in the layout named by the kind; None where the epoch begins."""
     pipeline = odb.Pipeline(odb.FromDataset(Rows(job["lengths"])))  # type: ignore[arg-type]
     budget = odb.Budget(tokens=job["budget"])
     with odb.Loader(pipeline, budget=budget, layout=job["kind"], workers=job["workers"], seed=job["seed"]) as loader:
-        next(iter(loader))  # the workers start: not counted, and this batch is not trained on
+        next(iter(loader))  # starts the workers, which does not count; this batch is not trained on
         yield None
         for batch in loader:
             step = odb.pop_step(batch)
@@ -148,8 +148,8 @@ def epoch(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def live(rank: int, ranks: int, meet: str, jobs: list[dict[str, Any]], results: Any) -> None:
-    """A rank's life: one epoch a job."""
-    os.setsid()  # so that whatever a loader leaves behind can be ended with the rank
+    """One rank: an epoch for each job."""
+    os.setsid()  # a session of its own, so that whatever a loader leaves behind can be killed with the rank
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=ranks)
     for job in jobs:

@@ -1,21 +1,21 @@
-"""What the vision pipeline costs: throughput beside the bare processor, memory with large images, even steps.
+"""What the vision pipeline costs: throughput beside the bare processor, memory with large images, balance of steps.
 
     python tools/bench/vision.py [throughput] [memory] [balance]
 
-Prints one JSON object; without names, all three parts are run. The pictures are made here: noise of all scales over a
-few shapes, as JPEG of about a fifth of a byte a pixel, like photographs.
+Prints one JSON object; without names it runs all three parts. The pictures are synthetic: noise of all scales over a
+few shapes, as JPEG of about a fifth of a byte per pixel, like photographs.
 
 - ``throughput``: 192 chats with 1 to 3 pictures of 0.2 to 1 megapixels, as Qwen3-VL measures them (no shrinking). Ours
   is a whole epoch of a Loader with 2 workers, cold, up to packed batches of float32 pixels in the main process. The
   bare processor runs in a pool of 2 processes that hold the same chats: each opens the JPEG bytes with Pillow, renders
   the chat with ``apply_chat_template``, calls ``processor(text, images, return_tensors="np")`` and returns two numbers.
-  So it makes no labels, no batches and sends nothing. Both are started and warmed up before; rounds alternate; the
-  ratio is that of the medians.
+  It makes no labels and no batches, and sends nothing. Both are warmed up first, and rounds alternate; the ratio is
+  that of the medians.
 - ``memory``: peak resident memory (VmHWM) of the main process of a Loader with 2 workers, window 1,024 and
-  ``max_bytes`` at its default, in a process of its own: 4,000 samples of one picture of 1 megapixel, each with bytes of
-  its own, 4 samples a step, the training loop held up once until everything ahead of it is full. ``early`` is the same
-  with a stage that needs the pixels before the size is known, stopped when its window is full. ``before`` is what the
-  process takes before its loader is built.
+  ``max_bytes`` at its default, in a process of its own: 4,000 samples of one picture of 1 megapixel, 4 of them in each
+  step; no two share bytes. The training loop pauses once, until everything ahead of it is full. ``early`` is the same
+  with a stage that needs the pixels before the size is known, stopped when its window is full. ``before`` is the memory
+  of the process before it builds its loader.
 - ``balance``: the critical ratio of the vision demo over 4 ranks, padded and packed, beside fixed batches of the same
   mean size.
 """
@@ -81,7 +81,7 @@ class Photographs:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         count = 1 + index % self.most
-        # A copy: no two samples share their bytes, as none would that come from a shard.
+        # A copy, because samples from shards do not share bytes either.
         images = [bytes(bytearray(self.stock[(index + n) % len(self.stock)])) for n in range(count)]
         asked = [{"type": "image"} for _ in images] + [{"type": "text", "text": QUESTIONS[index % 3]}]
         answer = [{"type": "text", "text": ANSWER}]
@@ -117,7 +117,7 @@ bare: tuple[Any, Photographs]
 
 
 def start_bare(dataset: Photographs) -> None:
-    """What a process of the bare pool holds."""
+    """Prepare a process of the bare pool."""
     global bare
     bare = processor(), dataset
 
@@ -133,7 +133,7 @@ def run_bare(index: int) -> tuple[int, int]:
 
 
 def throughput(samples: int, rounds: int) -> dict[str, Any]:
-    """Samples a second of both."""
+    """Samples per second of both."""
     rng = np.random.Generator(np.random.PCG64(3))
     sides = [(int(rng.integers(500, 1150)), int(rng.integers(400, 900))) for _ in range(48)]
     dataset = Photographs(samples, tuple(photograph(*side, seed) for seed, side in enumerate(sides)), most=3)
@@ -190,7 +190,7 @@ def peak(samples: int, window: int, early: bool, steps: int | None) -> dict[str,
     stock = tuple(photograph(1_024, 1_000, seed) for seed in range(40))
     dataset = Photographs(samples, stock, most=1)
     before = resident("VmRSS")
-    # Packed, about 1,000 tokens a sample: 4 of them a step.
+    # Samples of about 1,000 tokens, so a packed step holds 4.
     loader = odb.Loader(
         pipeline(dataset, *([Untouched()] if early else [])),
         budget=odb.Budget(tokens=4_500),
@@ -204,7 +204,7 @@ def peak(samples: int, window: int, early: bool, steps: int | None) -> dict[str,
             emitted += odb.pop_step(batch).samples
             taken += 1
             if taken == (steps or samples // 4) // 2:
-                time.sleep(20)  # a slow step: whatever may be held ahead of the loop, now is
+                time.sleep(20)  # a slow step: everything that may be held ahead of the loop now is
             if taken == steps:
                 break
     return {

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 ARRAYS = Path(__file__).resolve().parents[3] / "shared" / "data" / "lengths"
-"""Where arrays of real and paper-like lengths may lie, beside the checkout; ``README.md`` there says what they are."""
+"""An optional folder beside the checkout, with arrays of real and paper-like lengths and a ``README.md`` about them."""
 
 SAMPLES = 20_000
 SEEDED = ("chat", "mixed", "short", "even")
@@ -32,13 +32,13 @@ def workload(name: str, samples: int = SAMPLES) -> list[int]:
 
 
 def arrays(folder: Path) -> dict[str, list[int]]:
-    """The arrays of a folder by name; none where it does not exist."""
+    """The arrays of a folder by name; none if it does not exist."""
     return {path.stem: np.load(path).tolist() for path in sorted(folder.glob("*.npy"))}
 
 
 VOCABULARY = 64
 SUCCESSORS = 4
-"""Tokens that may follow a token: a model that learns the table has a loss of ln 4 at most."""
+"""How many tokens may follow a token; a model that learns the table has a loss of at most ln 4."""
 
 
 def successors() -> np.ndarray:
@@ -47,7 +47,7 @@ def successors() -> np.ndarray:
 
 
 class Rows:
-    """Sequences of a random language, one a length; the same index gives the same tokens."""
+    """Sequences of a random language, one per length; the same index gives the same tokens."""
 
     def __init__(self, lengths: list[int], first: int = 0) -> None:
         self.lengths = lengths
@@ -69,7 +69,7 @@ class Rows:
 
 
 class AsTensors:
-    """A dataset for the published package, which wants tensors and a mask."""
+    """A dataset for the published package, which requires tensors and a mask."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -106,7 +106,7 @@ class Integers:
 
 
 def pad(items: list[dict[str, Any]]) -> dict[str, Any]:
-    """The padding collate that everybody writes: rows of (samples, longest)."""
+    """The usual padding collate: rows of shape (samples, longest)."""
     import torch
 
     width = max(len(item["input_ids"]) for item in items)
