@@ -1,4 +1,4 @@
-"""The check of a shard: what it holds and what is wrong with it, without an exception for damage."""
+"""The check of a shard: what it holds and what is wrong with it; damage is reported, not raised."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from odb_stream.shards.tar.grouping import LostSample, TarSample
 from odb_stream.storage.options import DEFAULT, Storage
 
 MOST_PROBLEMS = 20
-"""Problems that are listed for a shard; further ones are counted."""
+"""Problems that are listed for a shard; the others are counted."""
 
 IndexState = Literal["missing", "good", "bad"]
 
@@ -24,8 +24,8 @@ IndexState = Literal["missing", "good", "bad"]
 class ShardReport:
     """What a check found in one shard (``address`` is fit for logs).
 
-    ``samples`` and ``members`` count what is whole, ``lost`` the samples that damage costs: exactly where a sound
-    index tells them, otherwise at least so many.
+    ``samples`` and ``members`` count what is whole, ``lost`` the samples that damage costs: exactly if the index is
+    sound, otherwise at least that many.
     """
 
     address: str
@@ -43,7 +43,7 @@ class ShardReport:
 
 
 class _Check:
-    """One pass over a shard: hands the whole samples through, counts them and collects the problems."""
+    """One pass over a shard: yields the whole samples, counts them and collects the problems."""
 
     def __init__(self, address: str, options: Storage) -> None:
         self.address = address
@@ -78,18 +78,19 @@ class _Check:
         if isinstance(fields, Drop):
             self.problems.append(fields.detail)
         elif "messages" in fields and not _are_messages(fields["messages"]):
-            self.problems.append(f"{record.where}: `messages` is no list of objects with `role` and `content`")
+            self.problems.append(f"{record.where}: `messages` is not a list of objects with `role` and `content`")
 
 
 def check_shard(address: str, options: Storage = DEFAULT) -> ShardReport:
     """Read a whole shard and report on it: tar structure, keys, json and txt members, and its index if there is one.
 
-    After damage the check goes on where the next samples can be found. Damage, and a missing file, become problems of
+    After damage the check continues where the next sample can be found. Damage, and a missing file, are problems in
     the report. Raises ConfigError for an address that is refused.
     """
     check = _Check(address, options)
     try:
         size = storage.size(address, options)
+        # The index of what is there now is made in the same pass, to compare the shard's own index with.
         found = index_of(check, size)
     except ShardError as error:
         return ShardReport(check.name, check.samples, check.members, 0, "missing", (*check.problems, str(error)))

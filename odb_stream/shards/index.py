@@ -1,7 +1,8 @@
 """The sidecar index of a shard, ``SHARD.tar.idx.json``: where each sample starts, so that reading can begin anywhere.
 
-One JSON object. Its first line holds the version, the shard's size in bytes and the number of samples, so that these
-can be read alone; then come the keys, the byte offsets and the checksums (CRC-32 over names and data) of the samples.
+It is one JSON object. Its first line holds the version, the shard's size in bytes and the number of samples, so that
+opening thousands of shards reads no more than one small range of each index. The keys, byte offsets and checksums
+(CRC-32 over names and data) of the samples follow. :func:`odb_stream.shards.reader.build_index` makes one.
 """
 
 import functools
@@ -18,14 +19,15 @@ from odb_stream.storage import addresses
 from odb_stream.storage.options import DEFAULT, Storage
 
 VERSION = 1
-_FIRST_LINE_BYTES = 256
+_FIRST_LINE_BYTES = 256  # its three numbers take less than a hundred
 
 
 @dataclass(frozen=True, slots=True)
 class ShardIndex:
-    """What is known of a shard of ``shard_bytes`` bytes; one key, byte offset and checksum for each sample.
+    """The key, byte offset and checksum of each sample of a shard of ``shard_bytes`` bytes.
 
-    ``present_bytes`` is what a cut shard still has; None where nobody looked.
+    ``present_bytes`` is the size of the shard when the index was read, smaller if the shard was cut; None for an index
+    that was not read from a file.
     """
 
     shard_bytes: int
@@ -40,7 +42,7 @@ class ShardIndex:
         return len(self.keys)
 
     def verify(self, address: str, sample: TarSample) -> None:
-        """Raise ShardError unless the index knows this sample at this place."""
+        """Raise ShardError unless the index has this sample at this number and byte offset."""
         number = sample.index
         if number >= self.samples:
             raise stale(address, f"the shard holds more than the {self.samples} samples of its index")
@@ -53,12 +55,12 @@ class ShardIndex:
 
 
 def index_address(address: str) -> str:
-    """Where the index of a shard lies: beside it; in a signed HTTP address the query stays at the end."""
+    """The address of a shard's index: beside the shard; in a signed HTTP address the query stays at the end."""
     return addresses.beside(address, storage.INDEX_SUFFIX)
 
 
 def stale(address: str, what: str) -> ShardError:
-    """The error of an index that does not fit its shard."""
+    """The error for an index that does not fit its shard."""
     name = storage.log_name(index_address(address))
     return ShardError(f"{name}: {what}; run `odb-stream index` again on {storage.log_name(address)}")
 
@@ -72,7 +74,7 @@ def checksum(sample: TarSample) -> int:
 
 
 def index_of(samples: Iterable[TarSample], shard_bytes: int) -> ShardIndex:
-    """The index of a shard of that size which holds these samples."""
+    """The index of a shard of that size with these samples."""
     entries = [(sample.key, sample.offset, checksum(sample)) for sample in samples]
     keys, offsets, checksums = zip(*entries, strict=True) if entries else ((), (), ())
     return ShardIndex(shard_bytes, keys, offsets, checksums)
@@ -88,10 +90,10 @@ def write_index(address: str, index: ShardIndex, options: Storage = DEFAULT) -> 
 
 
 def read_index(address: str, options: Storage = DEFAULT, *, may_be_cut: bool = False) -> ShardIndex | None:
-    """A shard's index; None where there is none. Raises ShardError where it is unreadable or does not fit the shard.
+    """A shard's index, or None if it has none. Raises ShardError for one that is unreadable or does not fit the shard.
 
-    A shard shorter than its index says does not fit either, unless it ``may_be_cut``: the index then tells what is
-    missing.
+    A shard that is shorter than its index says does not fit either, unless it ``may_be_cut``: the index then says what
+    is missing.
     """
     text = storage.read_if_there(index_address(address), options)
     if text is None:
@@ -106,7 +108,10 @@ def read_index(address: str, options: Storage = DEFAULT, *, may_be_cut: bool = F
 
 
 def read_count(address: str, options: Storage = DEFAULT, *, may_be_cut: bool = False) -> int | None:
-    """How many samples a shard's index counts, from its first line; None where there is no index. Raises as above."""
+    """How many samples a shard's index counts, from its first line; None without an index.
+
+    Raises ShardError as :func:`read_index` does.
+    """
     start = storage.read_if_there(index_address(address), options, length=_FIRST_LINE_BYTES)
     if start is None:
         return None
@@ -120,7 +125,7 @@ def read_count(address: str, options: Storage = DEFAULT, *, may_be_cut: bool = F
 def read_counts(
     shards: Sequence[str], options: Storage = DEFAULT, *, may_be_cut: bool = False
 ) -> list[int | None]:
-    """The same for many shards; where they lie in a store, many are asked for at once. Raises as above."""
+    """The same for many shards, with concurrent requests to a store."""
     return storage.for_each(functools.partial(read_count, options=options, may_be_cut=may_be_cut), shards)
 
 
@@ -160,7 +165,7 @@ class Indexes:
 
 
 def _parse(text: bytes) -> dict[str, Any]:
-    """The JSON object in these bytes; an empty one where there is none."""
+    """The JSON object in these bytes; an empty one if they hold none."""
     try:
         content = json.loads(text)
     except ValueError:
@@ -171,7 +176,7 @@ def _parse(text: bytes) -> dict[str, Any]:
 def _samples_and_bytes(
     address: str, content: dict[str, Any], options: Storage, *, may_be_cut: bool
 ) -> tuple[int, int]:
-    """The number of samples that an index of this version states for a shard, and the bytes that this has now."""
+    """The number of samples that an index of this version states, and the bytes that the shard has now."""
     if not content:
         raise stale(address, "the index is not a JSON object")
     if content.get("version") != VERSION:

@@ -1,4 +1,4 @@
-"""From the members of a record to the fields of a sample: json and txt are parsed, everything else stays bytes."""
+"""From the members of a record to the fields of a sample: json and txt are parsed, all others stay bytes."""
 
 import json
 from typing import Any
@@ -14,8 +14,8 @@ def open_members(record: Record) -> dict[str, Any]:
     """The fields of a record from a shard.
 
     The keys of the object in ``KEY.json`` become fields (``messages``, ``tools``, ...), ``KEY.txt`` becomes ``text``;
-    other members are bytes under their extension ("0.jpg"). Raises ShardError, with the record's place, where one of
-    the two does not parse, both are missing, or a key of the object is also the name of a member.
+    other members are bytes under their extension ("0.jpg"). Raises ShardError, with the record's place, if one of the
+    two does not parse, both are missing, or a key of the object is also the name of a member.
     """
     fields = open_or_drop(record)
     if isinstance(fields, Drop):
@@ -24,7 +24,7 @@ def open_members(record: Record) -> dict[str, Any]:
 
 
 def open_or_drop(record: Record) -> dict[str, Any] | Drop:
-    """The same, with the drop of a damaged sample instead of an error."""
+    """The same, with a drop instead of an error for a damaged sample."""
     members = record.members
     if "json" not in members and "txt" not in members:
         held = ", ".join(members) or "nothing"
@@ -46,7 +46,7 @@ def open_or_drop(record: Record) -> dict[str, Any] | Drop:
     except (ValueError, RecursionError) as error:
         return _drop(record, "bad_json", f"the json member does not parse ({error}); {FORMAT}")
     if not isinstance(content, dict):
-        return _drop(record, "bad_json", f"the json member is no object but {type(content).__name__}; {FORMAT}")
+        return _drop(record, "bad_json", f"the json member is not an object but {type(content).__name__}; {FORMAT}")
     if twice := fields.keys() & content.keys():
         return _twice(record, min(twice))
     return fields | content

@@ -9,11 +9,11 @@ from odb_stream.storage.options import DEFAULT, Storage
 
 
 class Quarantine:
-    """The file ``FOLDER/rank-00003.jsonl``, which is replaced whole, so that a reader never sees half a line.
+    """The file ``FOLDER/rank-00003.jsonl``.
 
-    Each line tells shard, key, reference (source, shard number, sample, byte offset), epoch, reason and detail. What
-    the file held before is kept, so it also serves a run that goes on; a sample is listed once for each epoch and
-    reason. ``flush`` writes what is new; it raises ShardError where the folder cannot be written.
+    Each line has shard, key, reference (source, shard number, sample, byte offset), epoch, reason and detail. Earlier
+    lines are kept, so a resumed run adds to the file; a sample is listed once for each epoch and reason. ``flush``
+    writes what is new; it raises ShardError if the folder cannot be written.
     """
 
     def __init__(self, folder: str, rank: int, options: Storage = DEFAULT) -> None:
@@ -23,7 +23,7 @@ class Quarantine:
         self._new: dict[tuple[Any, ...], str] = {}
 
     def add(self, record: Record, drop: Drop) -> None:
-        """List a damaged sample at the next ``flush``."""
+        """List a damaged sample; the next :meth:`flush` writes it."""
         ref = record.ref
         line = {
             "shard": record.shard,
@@ -36,10 +36,14 @@ class Quarantine:
         self._new[_identity(line)] = json.dumps(line, ensure_ascii=False)
 
     def flush(self) -> None:
-        """Write the file anew, if there is anything new."""
+        """Replace the file if anything is new.
+
+        It is written whole: a store cannot append, and a reader never sees half a line.
+        """
         if not self._new:
             return
         if self._lines is None:
+            # Not at the start: a run without damage makes no request.
             self._lines = self._read()
         self._lines |= self._new
         self._new = {}

@@ -1,4 +1,4 @@
-"""Writing shards: samples into tar files of equal bytes for equal input, and JSON lines as samples."""
+"""Writing shards: samples into tar files, equal bytes for equal input; and JSON lines as samples."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from odb_stream.storage.options import DEFAULT, Storage
 _MODE = 0o644
 
 RawSample = tuple[str, Mapping[str, bytes]]
-"""A key and the members by extension."""
+"""A key, and the members by extension."""
 
 
 class WrittenShard(NamedTuple):
@@ -42,8 +42,8 @@ def write_shards(
     appears under its name only when it is whole; if writing fails, no shard of this call stays. ``overwrite`` replaces
     all shards of that prefix in the folder, with their indexes.
 
-    Raises ConfigError where such shards exist and ``overwrite`` is off, where there is no sample, for a key or
-    extension that could not be read back, and for an HTTP address; ShardError where the store refuses to be written.
+    Raises ConfigError if such shards exist and ``overwrite`` is off, if there is no sample, for a key or extension
+    that could not be read back, and for an HTTP address; ShardError if the store cannot be written.
     """
     require_int("samples_per_shard", samples_per_shard, minimum=1)
     if not prefix or "/" in prefix:
@@ -60,6 +60,7 @@ def write_shards(
     try:
         for number, part in enumerate(_parts(samples, samples_per_shard)):
             address = f"{folder}/{prefix}-{number:06d}.tar"
+            # First: an index of an old shard must not be found beside the new one, even for a moment.
             storage.remove(index_address(address), options)
             with storage.create(address, options) as stream:
                 count = write_tar(stream, part)
@@ -77,7 +78,7 @@ def write_shards(
 
 
 def _parts(samples: Iterable[RawSample], size: int) -> Iterator[Iterator[RawSample]]:
-    """Consecutive parts of at most ``size`` samples, none empty; each must be used up before the next is asked for."""
+    """Consecutive parts of at most ``size`` samples, none empty; use up each before asking for the next."""
     rest = iter(samples)
     for first in rest:
         yield chain([first], islice(rest, size - 1))
@@ -89,7 +90,7 @@ def write_tar(stream: BinaryIO, samples: Iterable[RawSample]) -> int:
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar:
         for key, members in samples:
             if key in keys:
-                raise ConfigError(f"the key {key!r} comes twice in a shard: give each sample its own key")
+                raise ConfigError(f"the key {key!r} appears twice in a shard: give each sample its own key")
             if not members:
                 raise ConfigError(f"the sample of key {key!r} has no members: give at least json or txt")
             keys.add(key)
@@ -115,16 +116,16 @@ def _check_name(key: str, extension: str) -> None:
 
 
 def read_jsonl(path: str, options: Storage = DEFAULT) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line number (from 1) and object of each line of a JSON-lines file; blank lines are left out.
+    """Line number (from 1) and object of each line of a JSON-lines file; blank lines are skipped.
 
-    Raises ShardError, with file and line number, for a line that is no JSON object.
+    Raises ShardError, with file and line number, for a line that is not a JSON object.
     """
     for number, _, content in _json_lines(path, options):
         yield number, content
 
 
 def jsonl_samples(path: str, options: Storage = DEFAULT) -> Iterator[RawSample]:
-    """The lines of a JSON-lines file as samples: keys 00000000, 00000001, ..., each line as it stands as the json."""
+    """The lines of a JSON-lines file as samples: keys 00000000, 00000001, ..., each line unchanged as the json."""
     for count, (_, line, _) in enumerate(_json_lines(path, options)):
         yield f"{count:08d}", {"json": line}
 
@@ -132,6 +133,7 @@ def jsonl_samples(path: str, options: Storage = DEFAULT) -> Iterator[RawSample]:
 def _json_lines(path: str, options: Storage) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
     with storage.open_stream(path, options=options) as stream:
         for number, raw in enumerate(stream, start=1):
+            # Files from Windows editors begin with a byte order mark.
             line = raw.removeprefix(b"\xef\xbb\xbf").strip()
             if not line:
                 continue

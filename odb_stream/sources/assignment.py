@@ -1,15 +1,16 @@
 """Which rank reads what: shards, or parts of shards, dealt to ranks by pure integer rules.
 
-With the number of samples in every shard, the samples of the epoch's shard order are cut into one contiguous part for
-each rank; parts differ by at most one sample. For shards of 5, 2 and 4 samples in the order 2, 0, 1 and three ranks::
+If the number of samples in every shard is known, the samples, in the epoch's shard order, are cut into one contiguous
+part for each rank. Parts differ by at most one sample. For shards of 5, 2 and 4 samples in the order 2, 0, 1 and three
+ranks::
 
     order     2 2 2 2 0 0 0 0 0 1 1
     rank      0 0 0 1 1 1 1 2 2 2 2
 
-Without those numbers whole shards are dealt in turn. Where there are fewer shards than ranks, every rank reads all of
-them and keeps each R-th sample.
+Otherwise whole shards are dealt in turn. With fewer shards than ranks, every rank reads all of them and keeps every
+R-th sample.
 
-What is still to come of an epoch is cut the same way, by the samples that are left.
+What remains of an epoch is cut the same way, by the remaining samples.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,16 +36,16 @@ def assign(
 ) -> tuple[Segment, ...]:
     """What one rank reads, in order.
 
-    ``order`` is a permutation of the shards' numbers; ``counts`` are the samples of each shard (by number), or None
-    where they are not known. The byte offset of a segment that starts inside a shard is left at 0: only the shard's
-    index knows it. Over all ranks each sample belongs to exactly one segment.
+    ``order`` is a permutation of the shards' numbers; ``counts`` holds the samples of each shard by number, or is None
+    if they are not known. The byte offset of a segment that starts inside a shard is left at 0, since only the shard's
+    index knows it. Over all ranks, each sample belongs to exactly one segment.
     """
     if counts is not None:
         return _split_samples(addresses, world, order, counts)
     if len(addresses) >= world.size:
         return tuple(Segment(shard, addresses[shard]) for shard in order[world.rank :: world.size])
     return tuple(
-        # The first sample falls to the next rank in each shard, so that no rank gets all the odd ones.
+        # The first sample goes to another rank in each shard, so that no rank gets all the odd ones.
         Segment(shard, addresses[shard], start=(world.rank - turn) % world.size, step=world.size)
         for turn, shard in enumerate(order)
     )
@@ -65,7 +66,7 @@ def _split_samples(
 
 
 def _bounds(samples: int, world: World) -> tuple[int, int]:
-    """Where a rank's part of the samples begins and ends."""
+    """The first sample of a rank's part, and the one after its last."""
     return samples * world.rank // world.size, samples * (world.rank + 1) // world.size
 
 
@@ -77,9 +78,9 @@ def assign_remaining(
     order_of: Callable[[int], Sequence[int]],
     turn: int = 0,
 ) -> tuple[Segment, ...]:
-    """What one rank reads of normalised rows of one source, in order: one pass after another.
+    """What one rank reads of normalised rows of one source, in order: pass after pass.
 
-    ``order_of`` gives the order of the shards in a pass; the odd samples fall to the ranks from number ``turn`` on.
+    ``order_of`` gives the order of the shards in a pass; the odd samples go to the ranks from number ``turn`` on.
     """
     each, odd = divmod(samples_in(rows), world.size)
     place = (world.rank - turn) % world.size

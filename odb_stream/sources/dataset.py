@@ -1,4 +1,4 @@
-"""Any map-style dataset of dicts as a source: the reading deals indices, the workers fetch the items."""
+"""Any map-style dataset of dicts as a source: the reading deals out indices, the workers fetch the items."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,15 +16,16 @@ from odb_stream.sources.remaining import items_in, rows_of_items, rows_of_source
 from odb_stream.sources.source import Opener, Segment
 
 _CHUNK = 4096
+"""Indices that become Python integers at once: an array of all of them would be a list as long as the dataset."""
 
 
 @dataclass(frozen=True)
 class FromDataset:
     """A map-style dataset (``len(dataset)`` and ``dataset[index]``) whose items are dicts.
 
-    Items are fetched in the workers, so the dataset must be picklable when there are any. With ``shuffle`` the order
-    is drawn anew each epoch. Each rank takes every R-th index of the order; with ``sharded=True`` the dataset given on
-    a rank is that rank's own part and the rank takes all of it.
+    Workers fetch the items, so with workers the dataset must be picklable. With ``shuffle`` each epoch has another
+    random order. Of R ranks, each takes every R-th index of that order; with ``sharded=True`` the dataset on a rank is
+    that rank's own part, and the rank takes all of it.
 
     Raises ConfigError for an iterable dataset, a mapping, and anything without a length.
     """
@@ -37,27 +38,27 @@ class FromDataset:
         _length(self.dataset)
 
     def open(self) -> "FromDataset":
-        """The same: there is nothing to list."""
+        """This source: a dataset needs no opening."""
         return self
 
     @property
     def samples(self) -> int | None:
-        """Items in the dataset; None where each rank has its own part."""
+        """Items in the dataset; None if each rank has its own part."""
         return None if self.sharded else _length(self.dataset)
 
     @property
     def fingerprint(self) -> str:
-        """Type, length, and how it is read: the items themselves are not looked at."""
+        """Type, length, and how it is read; the items are not compared."""
         way = ("" if self.shuffle else ", not shuffled") + (", sharded" if self.sharded else "")
         return f"{describe(self.dataset)} of {_length(self.dataset)} items{way}"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the one source is called in reports."""
+        """The name of the one source in reports."""
         return ("dataset",)
 
     def reading(self, world: World, *, seed: int, epoch: int, source: int = 0) -> "DatasetReading":
-        """Deal the indices for one pass of one rank."""
+        """One rank's share of the indices in one pass."""
         length = _length(self.dataset)
         order = np.arange(length, dtype=np.intp)
         if self.shuffle:
@@ -71,9 +72,9 @@ class FromDataset:
     def share_of(
         self, rows: Sequence[Remaining], world: World, *, seed: int, source: int = 0, turn: int = 0
     ) -> "DatasetReading":
-        """One rank's share of what is still to come; see :class:`odb_stream.sources.source.OpenSource`.
+        """One rank's share of what remains; see :class:`odb_stream.sources.source.OpenSource`.
 
-        One pass comes after another, each in an order that is drawn anew, and all are dealt in turn.
+        Pass follows pass, each in a new random order, and all are dealt in turn.
         """
         name, length = describe(self.dataset), _length(self.dataset)
         if self.sharded:
@@ -81,12 +82,12 @@ class FromDataset:
         rows = rows_of_source(rows, source)
         for row in rows:
             if row.shard or row.stop > length:
-                raise StateError(f"{row} is none of the {length} items of {name}: give the same dataset")
+                raise StateError(f"{row} is not among the {length} items of {name}: give the same dataset")
         items, epochs = [items_in(())], [items_in(())]
         for epoch, group in groupby(rows, key=lambda row: row.epoch):
             left = items_in(tuple(group))
             if self.shuffle:
-                # With their number, so that it is not the order of a whole pass.
+                # Their number is part of the seed: otherwise a whole pass would come in its first order again.
                 left = left[permutation(len(left), of_source(DATASET_ORDER, source), seed, epoch, len(left))]
             items.append(left)
             epochs.append(np.full_like(left, epoch))
@@ -101,9 +102,10 @@ class FromDataset:
 
 @dataclass(frozen=True)
 class DatasetReading:
-    """One rank's pass over a dataset of ``length`` items: their indices, ``order``, and ``epochs``, each (samples,).
+    """One rank's pass over a dataset of ``length`` items.
 
-    ``source`` is the number that references carry in a mix; a ``sharded`` dataset is this rank's own part.
+    ``order`` and ``epochs`` are the index and the pass of each record, of shape (samples,). ``source`` is the number
+    that references carry in a mix; a ``sharded`` dataset is this rank's own part.
     """
 
     name: str
@@ -125,7 +127,7 @@ class DatasetReading:
         return ()
 
     def records(self, start: ReadingPosition = START) -> Iterator[Record]:
-        """The records after position ``start``; its ``index`` counts the records read before."""
+        """The records after position ``start``, whose ``index`` counts the records before it."""
         ordinal = self._read_before(start)
         for first in range(ordinal, self.samples, _CHUNK):
             part = slice(first, first + _CHUNK)
@@ -135,7 +137,7 @@ class DatasetReading:
                 yield Record(ref, str(index), self.name, position=Position(0, ordinal, -1, 0), epoch=epoch)
 
     def remaining(self, position: ReadingPosition) -> list[Remaining]:
-        """What comes after a position, as rows of shard 0. Raises StateError where each rank has its own data."""
+        """What follows a position, as rows of shard 0. Raises StateError if each rank has its own data."""
         if self.sharded:
             raise each_its_own(self.name)
         first = self._read_before(position)
@@ -170,7 +172,7 @@ class DatasetOpener:
     dataset: Any
 
     def __call__(self, record: Record) -> Mapping[str, Any]:
-        """The item as fields. Raises StageError, with type, index and cause, if it fails or is no mapping."""
+        """The item as fields. Raises StageError, with type, index and cause, if it fails or is not a mapping."""
         index = record.ref.index
         try:
             item = self.dataset[index]
@@ -179,16 +181,16 @@ class DatasetOpener:
             raise StageError(f"{describe(self.dataset)}: item {index} cannot be fetched ({cause}); fix it") from error
         if not isinstance(item, Mapping):
             raise StageError(
-                f"{describe(self.dataset)}: item {index} is no dict but {type(item).__name__}; "
+                f"{describe(self.dataset)}: item {index} is not a dict but {type(item).__name__}; "
                 "return a dict with `messages`, `text` or `input_ids`"
             )
         return item
 
 
 def each_its_own(name: str) -> StateError:
-    """The error of data that no other rank can read."""
+    """The error for data that no other rank can read."""
     return StateError(
-        f"{name} is sharded: each rank has data of its own, and no other number of ranks can go on with it; go on with "
+        f"{name} is sharded: each rank has its own data, so another number of ranks cannot resume with it; resume with "
         "as many ranks as before, or give every rank the whole dataset with sharded=False"
     )
 
@@ -201,7 +203,7 @@ def describe(dataset: object) -> str:
 def _length(dataset: Any) -> int:
     """The number of items; raises ConfigError unless the dataset is map-style."""
     kind = type(dataset)
-    # By name: the classes of torch and of Hugging Face datasets both inherit from one called so.
+    # By name: importing torch here would cost every worker seconds, and Hugging Face has a class of this name too.
     iterable = any(base.__name__ == "IterableDataset" for base in kind.__mro__)
     if iterable or isinstance(dataset, Mapping | str | bytes) or not hasattr(kind, "__getitem__"):
         raise ConfigError(

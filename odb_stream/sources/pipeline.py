@@ -1,4 +1,4 @@
-"""Pipeline: a source and the stages that its samples pass, as one picklable declaration."""
+"""Pipeline: a source and the stages that its samples pass through, as one picklable declaration."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +15,11 @@ class Pipeline:
 
     Args:
         source: a :class:`Shards`, :class:`FromDataset` or :class:`Mix`.
-        stages: callables ``sample -> sample | Drop``, applied in order; after a mix, to the samples of all its sources,
-            behind the stages of each. With workers they must be picklable.
+        stages: callables ``sample -> sample | Drop``, applied in order. After a mix they apply to the samples of all
+            its sources, after the stages of each. With workers they must be picklable.
 
     Raises:
-        ConfigError: the source is no source, or a stage cannot be called.
+        ConfigError: the first argument is not a source, or a stage cannot be called.
     """
 
     source: Source
@@ -42,7 +42,7 @@ class Pipeline:
 
     @property
     def all_stages(self) -> tuple[Stage, ...]:
-        """The stages of all sources: those of each source of a mix, one source after another, then the common ones."""
+        """The stages of all sources: those of each source of a mix, source after source, then the common ones."""
         if not isinstance(self.source, Mix):
             return self.stages
         return (*(stage for one in self.source.pipelines for stage in one.stages), *self.stages)

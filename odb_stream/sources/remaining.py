@@ -1,4 +1,4 @@
-"""The rest of an epoch as rows: samples that are still to come, whoever was to read them."""
+"""What remains of an epoch, as rows of samples, whichever rank was to read them."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -12,9 +12,9 @@ from odb_stream.shards.ranges import Ranges
 
 
 def rows_of_held(held: Iterable[tuple[SampleRef, int]]) -> list[Remaining]:
-    """Samples that were read and not emitted, with their epochs, as rows of one sample each.
+    """Samples that were read but not emitted, with their epochs, as rows of one sample each.
 
-    The owner rank in the reference of a dataset's item is left out: whoever reads it next owns it.
+    A dataset's item has its owner rank as its shard; that is dropped here, since the next reader becomes the owner.
     """
     rows = []
     for ref, epoch in held:
@@ -39,7 +39,7 @@ def rows_of_items(source: int, epoch: int, items: npt.NDArray[np.intp]) -> list[
 
 
 def items_in(rows: Sequence[Remaining]) -> npt.NDArray[np.intp]:
-    """The items of rows, one row after another, shape (items,)."""
+    """The items of rows, row after row, shape (items,)."""
     starts = np.array([row.start for row in rows], dtype=np.intp)
     lengths = np.array([row.stop - row.start for row in rows], dtype=np.intp)
     before = np.cumsum(lengths) - lengths
@@ -54,7 +54,7 @@ def normalised(rows: Iterable[Remaining]) -> tuple[Remaining, ...]:
     joined: list[Remaining] = []
     for row in sorted(rows):
         if min(row) < 0 or row.start >= row.stop:
-            raise StateError(f"{row} holds no sample: give the rows as they were made")
+            raise StateError(f"{row} holds no sample: pass the rows unchanged")
         last = joined[-1] if joined else None
         if last is None or last[:3] != row[:3] or last.stop < row.start:
             joined.append(row)
@@ -62,23 +62,23 @@ def normalised(rows: Iterable[Remaining]) -> tuple[Remaining, ...]:
             joined[-1] = Remaining(*last[:4], row.stop)
         else:
             raise StateError(
-                f"sample {row.start} of shard {row.shard} (source {row.source}, pass {row.epoch}) is still to come "
-                "twice: give the states that all ranks saved after the same step, each once"
+                f"sample {row.start} of shard {row.shard} (source {row.source}, pass {row.epoch}) remains twice: pass "
+                "the states that all ranks saved after the same step, each once"
             )
     return tuple(joined)
 
 
 def rows_of_source(rows: Iterable[Remaining], source: int) -> tuple[Remaining, ...]:
-    """The rows, normalised, which must all be of this source. Raises StateError."""
+    """The rows, normalised. Raises StateError unless all of them belong to this source."""
     ordered = normalised(rows)
     for row in ordered:
         if row.source != source:
-            raise StateError(f"{row} is of source {row.source}, not of source {source}: give the same sources")
+            raise StateError(f"{row} belongs to source {row.source}, not to source {source}: give the same sources")
     return ordered
 
 
 def samples_in(rows: Iterable[Remaining]) -> int:
-    """How many samples there are in rows that do not overlap."""
+    """How many samples rows without overlap hold."""
     return sum(row.stop - row.start for row in rows)
 
 

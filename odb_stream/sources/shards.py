@@ -1,4 +1,4 @@
-"""Shards as a source: the declaration, and what is found when it is opened."""
+"""Shards as a source: the declaration, and the shards once they are opened."""
 
 import functools
 import hashlib
@@ -32,18 +32,17 @@ class Shards:
     Args:
         urls: an address, a brace list (``train-{000..511}.tar``), a glob, or a list of these; the shards are numbered
             in sorted order.
-        shuffle: the order of the shards, and of the records within blocks of ``SHUFFLE_BLOCK``, is drawn anew each
-            epoch; otherwise it is the order of names and files.
-        on_damage: ``"error"`` ends the run where a shard is damaged, with address, member and byte offset; ``"drop"``
-            keeps every whole sample and drops the others, each counted by its reason as damaged.
-        storage: how object stores and HTTP servers are reached; None takes it all from the environment.
+        shuffle: shuffle the order of the shards, and of the records within blocks of ``SHUFFLE_BLOCK``, differently in
+            each epoch; otherwise the order is that of names and files.
+        on_damage: ``"error"`` ends the run at a damaged shard, with address, member and byte offset; ``"drop"`` keeps
+            every whole sample and drops the others, each counted as damaged under its reason.
+        storage: how to reach object stores and HTTP servers; None takes everything from the environment.
 
     With an index beside every shard (``odb-stream index``) the samples are split equally over ranks, their number is
-    known, and every sample is checked against its checksum.
+    known, and every sample is compared with its checksum.
 
     Raises:
-        ConfigError: an address that cannot be read, or a setting that is none. Missing shards are found when the
-            source is opened.
+        ConfigError: an address or a setting that is not valid. Missing shards are found when the source is opened.
     """
 
     urls: storage.Urls
@@ -75,7 +74,7 @@ class Shards:
 
 @dataclass(frozen=True)
 class OpenShards:
-    """The shards of a source as they were found: addresses in order, and the samples in each by its index, if any."""
+    """The shards of a source, opened: addresses in order, and the samples in each by its index, if it has one."""
 
     addresses: tuple[str, ...]
     found: tuple[int | None, ...]
@@ -96,9 +95,9 @@ class OpenShards:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the shards' names without their folders, and of the samples in each where an index tells.
+        """A digest of the shards' names without their folders, and of the number of samples in each indexed one.
 
-        It also says where they are not shuffled.
+        Folders are left out so that a run can resume after its shards have moved.
         """
         shards = zip(self.addresses, self.found, strict=True)
         text = repr([(storage.log_name(address).rpartition("/")[2], count) for address, count in shards])
@@ -107,7 +106,7 @@ class OpenShards:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the one source is called in reports."""
+        """The name of the one source in reports."""
         return ("shards",)
 
     def reading(self, world: World, *, seed: int, epoch: int, source: int = 0) -> ShardReading:
@@ -127,15 +126,15 @@ class OpenShards:
     def share_of(
         self, rows: Sequence[Remaining], world: World, *, seed: int, source: int = 0, turn: int = 0
     ) -> ShardReading:
-        """One rank's share of what is still to come; see :class:`odb_stream.sources.source.OpenSource`."""
+        """One rank's share of what remains; see :class:`odb_stream.sources.source.OpenSource`."""
         indexes = self._indexes()
         indexes.require(self.addresses)
         rows = rows_of_source(rows, source)
         for row in rows:
             if row.shard >= len(self.addresses) or row.stop > (self.found[row.shard] or 0):
                 raise StateError(
-                    f"{row} is none of these {len(self.addresses)} shards with {self.samples} samples: give the same "
-                    "shards"
+                    f"{row} is not among these {len(self.addresses)} shards with {self.samples} samples: give the "
+                    "same shards"
                 )
         plan = assign_remaining(
             self.addresses, rows, world, order_of=lambda epoch: self._order(seed, epoch, source), turn=turn
@@ -172,7 +171,7 @@ def _offset(segment: Segment, indexes: Indexes) -> int:
 def _warn_of_missing(first: str, shards: int, indexed: int, ranks: int) -> None:
     if shards < ranks:
         logger.warning(
-            "%s: %d shards for %d ranks, and only %d with an index: every rank reads all shards and keeps each %d-th "
+            "%s: %d shards for %d ranks, and only %d with an index: every rank reads all shards and keeps every %d-th "
             "sample, which is %d times the traffic; run `odb-stream index` on them so that each rank reads its own "
             "part only",
             first,

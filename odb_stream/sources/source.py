@@ -1,4 +1,4 @@
-"""What every source is: a declaration that is opened once, and then read by each rank in passes of records."""
+"""The contract of every source: a declaration is opened once, then each rank reads passes of records from it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from odb_stream.sample import START, Drop, ReadingPosition, Record, Remaining, S
 from odb_stream.shards.ranges import Ranges
 
 Opener = Callable[[Record], Mapping[str, Any] | Drop]
-"""Turns a record into the fields of a sample, or drops it; picklable, runs in the workers."""
+"""Turns a record into the fields of a sample, or drops it; picklable, since it runs in the workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of one shard that one rank reads: samples ``start`` (at byte ``offset``) to ``stop``.
+    """The part of one shard that one rank reads: samples ``start`` (at byte ``offset``) to ``stop``.
 
-    ``stop`` is None where the shard has no index: read to the end. ``step`` > 1 means that every rank reads the whole
-    shard and prepares only each ``step``-th sample, from ``start``. With ``keep`` the rank reads of the stretch only
-    what is still to come of an epoch, and ``offset`` is left at 0, for the shard's index knows it. ``source`` is the
-    number of the source in a mix, ``epoch`` that of the pass.
+    ``stop`` is None if the shard has no index: read to the end. With ``step`` > 1 every rank reads the whole shard and
+    keeps only every ``step``-th sample, from ``start``. With ``keep`` the rank reads only those samples of the part,
+    which remain of an epoch, and ``offset`` is left at 0 because the shard's index knows it. ``source`` is the number
+    of the source in a mix, ``epoch`` that of the pass.
     """
 
     shard: int
@@ -42,7 +42,7 @@ class Reading(Protocol):
 
     @property
     def samples(self) -> int | None:
-        """How many records this rank will read; None when only reading can tell."""
+        """How many records this rank will read; None if that is known only after reading."""
 
     @property
     def plan(self) -> tuple[Segment, ...]:
@@ -60,24 +60,24 @@ class Reading(Protocol):
     def remaining(self, position: ReadingPosition) -> list[Remaining]:
         """What this rank has still to read after a position, in rows that do not overlap.
 
-        Raises StateError where that cannot be told, so that no other number of ranks can go on with it.
+        Raises StateError if that cannot be determined; another number of ranks cannot resume then.
         """
 
 
 class OpenSource(Protocol):
-    """A source whose data were listed; what was found then holds for the life of a loader."""
+    """A source whose data were listed; the list holds for the life of a loader."""
 
     @property
     def samples(self) -> int | None:
-        """Records in a pass over all ranks; None when only reading can tell."""
+        """Records in a pass over all ranks; None if that is known only after reading."""
 
     @property
     def fingerprint(self) -> str:
-        """What tells these data from others when a run goes on: a short text, the same wherever they lie."""
+        """A short text by which a resumed run recognises its data; the same wherever the data lie."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the sources are called, by the number that references carry; one unless it is a mix."""
+        """The names of the sources, by the number that references carry; one name unless it is a mix."""
 
     def reading(self, world: World, *, seed: int, epoch: int, source: int = 0) -> Reading:
         """One rank's pass, the ``epoch``-th; ``source`` is the number that references carry in a mix."""
@@ -85,15 +85,15 @@ class OpenSource(Protocol):
     def share_of(
         self, rows: Sequence[Remaining], world: World, *, seed: int, source: int = 0, turn: int = 0
     ) -> Reading:
-        """One rank's share of what is still to come; over all ranks each sample belongs to exactly one share.
+        """One rank's share of what remains of an epoch; over all ranks each sample belongs to exactly one share.
 
-        Shares differ by at most one sample; the odd ones fall to the ranks from number ``turn`` on. Raises StateError
+        Shares differ by at most one sample; the odd samples go to the ranks from number ``turn`` on. Raises StateError
         for rows that overlap or do not fit these data, and where :meth:`Reading.remaining` does.
         """
 
 
 class Source(Protocol):
-    """A declaration of where samples come from; picklable, opens nothing by itself."""
+    """A declaration of where samples come from; picklable, and nothing is opened before :meth:`open`."""
 
     def open(self) -> OpenSource:
         """List the data."""

@@ -122,7 +122,7 @@ def test_the_end_is_checked_when_reading_begins_inside(tmp_path: Path) -> None:
     ("files", "words"),
     [
         ([("a.json", b""), ("b.json", b""), ("a.txt", b"")], r"1024: member 'a.txt' of key 'a': the key comes back"),
-        ([("a.json", b""), ("a.JSON", b"")], r"512: member 'a.JSON' of key 'a' is there twice"),
+        ([("a.json", b""), ("a.JSON", b"")], r"512: member 'a.JSON' of key 'a' appears twice"),
         ([("a.json", b""), ("readme", b"")], r"512: member 'readme' has no key or no extension; name it KEY.EXT"),
         ([("a.", b"")], "has no key or no extension"),
         ([(".json", b"")], "'.json' has no key"),

@@ -105,7 +105,7 @@ def test_items_that_fail_name_dataset_index_and_cause() -> None:
     failing, no_mapping = reading.records()
     with pytest.raises(StageError, match=r"dataset Broken: item 0 cannot be fetched \(KeyError: 'gone'\)"):
         opener(failing)
-    with pytest.raises(StageError, match="dataset Broken: item 1 is no dict but list; return a dict"):
+    with pytest.raises(StageError, match="dataset Broken: item 1 is not a dict but list; return a dict"):
         opener(no_mapping)
     assert failing.where == "dataset Broken, key '0' (sample 0)"
 

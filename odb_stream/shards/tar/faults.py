@@ -1,15 +1,15 @@
-"""What can be wrong with a shard: the reasons under which losses are counted, and a fault with its place.
+"""What can be wrong with a shard: the reasons under which losses are counted, and a fault with its byte offset.
 
 ::
 
-    damaged_tar       the tar is cut, a header or an extended header is corrupt, data follow the end, end blocks lack
-    unreadable_shard  nothing can be read at all: the file is empty, compressed, or a tar without samples
+    damaged_tar       the tar is cut, a header is corrupt, data follow the end, or end blocks are missing
+    unreadable_shard  nothing can be read: the file is empty, compressed, or a tar without samples
     checksum          a sample differs from what its index says
     repeated_key      a key comes back after other keys
     repeated_member   two members give the same extension or the same field
     bad_name          a member without key or extension, with a reserved extension, or with a name that is not UTF-8
     refused_member    a pickle or a sparse file
-    bad_json          the json member does not parse, or is no object
+    bad_json          the json member does not parse, or is not an object
     not_utf8          the json or txt member is not UTF-8
     no_text           a sample with neither json nor txt
 """
@@ -38,7 +38,7 @@ REPAIR = "copy or write the shard again"
 class Fault(NamedTuple):
     """One thing that is wrong at a byte offset of a shard, and the way out.
 
-    ``complete`` tells that all members were read nevertheless, so that no sample is lost by it.
+    ``complete`` means that all members were read nevertheless, so no sample is lost.
     """
 
     reason: Reason
@@ -52,12 +52,12 @@ class Fault(NamedTuple):
         return f"{shard}, byte offset {self.offset}: {self.what}; {self.way_out}"
 
     def drop(self, shard: str) -> Drop:
-        """The fault as the drop of a sample that is lost by it."""
+        """The fault as the drop of a sample that it costs."""
         return damaged(self.reason, self.text(shard))
 
 
 OnFault = Callable[[Fault], Drop]
-"""What becomes of a fault: it is raised as an error, or turned into the drop of the samples that it costs."""
+"""What a fault means: it is raised as an error, or returned as the drop of the samples that it costs."""
 
 
 def damaged(reason: Reason, detail: str) -> Drop:

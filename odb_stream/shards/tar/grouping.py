@@ -1,4 +1,4 @@
-"""From the files of a shard to its samples: neighbouring files of one key, each sample whole or given up as lost."""
+"""From the files of a shard to its samples: neighbouring files of one key; each sample is whole or lost."""
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class TarSample:
     """One sample of a shard: its members by lower-cased extension, its number, and the bytes it spans.
 
     ``offset`` is the byte of the first tar header (an extended header counts), ``end`` the byte after the last
-    member's padding: reading can go on from there.
+    member's padding, from which reading can continue.
     """
 
     key: str
@@ -29,7 +29,7 @@ class TarSample:
 class LostSample:
     """A sample that cannot be read whole: what was found of it, and why it is dropped.
 
-    Its key is empty where it is not known. It takes a number of its own, like any sample.
+    Its key is empty if it is not known. It has a number of its own, like any sample.
     """
 
     found: TarSample
@@ -58,12 +58,12 @@ class _Open:
 class Grouping:
     """One pass over a shard: turns its files into samples, numbered from ``index``.
 
-    Every fault is told to ``on_fault``, which raises it, or returns the drop for what it costs: around a fault in the
-    structure the sample before it, which may lack members, and the first key after it, which may lack members too.
+    Every fault goes to ``on_fault``, which raises it, or returns the drop of what it costs. A fault in the structure
+    costs the sample before it and the first key after it, since both may lack members.
 
     With faults between the members of keys a, b and c::
 
-        a.json  a.jpg  FAULT  b.jpg  c.json  c.jpg      lost: a (it may go on in the fault), b      whole: c
+        a.json  a.jpg  FAULT  b.jpg  c.json  c.jpg      lost: a (the fault may hide more of it), b  whole: c
         a.json  FAULT  a.jpg  b.json  b.jpg             lost: a                                     whole: b
     """
 
@@ -129,7 +129,7 @@ class Grouping:
         group.end = entry.end
         fault = member.fault
         if fault is None and member.extension in group.members:
-            what = f"member {entry.name!r} of key {member.key!r} is there twice"
+            what = f"member {entry.name!r} of key {member.key!r} appears twice"
             fault = Fault("repeated_member", entry.offset, what, "give each member of a key its own extension")
         if fault is None:
             group.members[member.extension] = self._cursor.read(entry.size)

@@ -16,14 +16,15 @@ _WITHOUT_DATA = frozenset(
     {tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE}
 )
 _MAGIC = slice(257, 262)
+# A longer one is a damaged size: names and records take some hundred bytes.
 _LONGEST_EXTENDED = MEBIBYTE
 
 
 class Entry(NamedTuple):
-    """One entry of an archive, of which the header was read and the data were not.
+    """One entry of an archive, whose header was read and whose data were not.
 
     ``offset`` is the byte of its first header (an extended header counts), ``end`` the byte after its padded data.
-    ``extended`` tells that the name comes from an extended header, which no checksum covers. ``doubtful`` marks the
+    ``extended`` means that the name comes from an extended header, which no checksum covers. ``doubtful`` marks the
     first entry after damage if it may have lost such a header, so that its name may be wrong.
     """
 
@@ -47,7 +48,7 @@ class Entry(NamedTuple):
 
 
 class _Named(NamedTuple):
-    """What extended headers say of the entry after them."""
+    """What extended headers say about the entry after them."""
 
     name: str | None = None
     size: int | None = None
@@ -81,7 +82,7 @@ def read_entry(cursor: ByteCursor, block: bytes) -> Entry | Fault:
     if info.type == tarfile.GNUTYPE_SPARSE:
         corrupt = _sparse(name, offset)
     if corrupt is not None:
-        # Its own name and size may be wrong: it belongs to what is damaged.
+        # Its own name and size may be wrong, so the entry counts as part of the damage.
         cursor.advance(end)
         return corrupt
     return Entry(name.removeprefix("./"), info.type, offset, size, end, named.name is not None)
@@ -95,8 +96,8 @@ def is_header(block: bytes) -> bool:
 def find_header(cursor: ByteCursor, block: bytes, before: bytes | None = None) -> tuple[bytes, bool]:
     """From this block on, the next one that is a tar header; empty at the end.
 
-    ``before`` is the block before it, where that was not the first of the damage. Also tells whether the header may
-    have lost an extended header. A tar file within a tar file is entered: nothing tells its headers from the shard's.
+    ``before`` is the block before it, unless the damage begins with this block. The flag says whether the header may
+    have lost an extended header. A tar file within a tar file is entered: its headers look like the shard's own.
     """
     while len(block) == BLOCK:
         if block[_MAGIC] == b"ustar" and is_header(block):
@@ -130,7 +131,7 @@ def _padded(size: int) -> int:
 
 
 def _extended(kind: bytes, text: bytes, named: _Named) -> _Named:
-    """What an extended header adds. Raises ValueError where it makes no sense."""
+    """What an extended header adds. Raises ValueError if it makes no sense."""
     if kind == _LONG_NAME:
         name = text.partition(b"\0")[0]
         if not name:
@@ -144,7 +145,8 @@ def _extended(kind: bytes, text: bytes, named: _Named) -> _Named:
             named = named._replace(name=_decoded(name))
         if b"size" in records:
             named = named._replace(size=_whole_number(records[b"size"]))
-    # What a header says for all entries after it cannot be known when reading begins inside: left out.
+    # A global header holds for all entries after it. Reading that begins behind it cannot know it, so it is ignored
+    # everywhere: a sample must not depend on where reading began.
     return named
 
 

@@ -11,13 +11,13 @@ from odb_stream.shards.tar.headers import Entry
 
 PICKLES = frozenset({"pkl", "pickle", "pyd", "pth", "pt"})
 """Extensions of formats that run code when they are loaded: refused."""
-# A hidden file is left out, unless its name says that it is a sample's member whose key was forgotten.
+# A hidden file is left out, unless its extension says that it is a member without a key: that would lose data silently.
 _PAYLOADS = frozenset({"json", "txt", "jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"})
 _METADATA = re.compile(r"__[^/]*__($|/)")
 
 
 class Member(NamedTuple):
-    """Which sample a file belongs to, as what; ``fault`` says why it cannot be read into it."""
+    """The sample that a file belongs to, and its extension there; ``fault`` says why it cannot be read."""
 
     key: str
     extension: str
@@ -31,14 +31,14 @@ def _webdataset() -> ModuleType:
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """Key and lower-cased extension of a member's name by webdataset's rule; None where there are not both."""
+    """Key and lower-cased extension of a member's name by webdataset's rule; None unless it has both."""
     key, extension = _webdataset().base_plus_ext(name)
-    # The rule finds the key "folder/" in "folder/.json": that is a folder, not a key.
+    # For "folder/.json" the rule gives the key "folder/", which is a folder and not a key.
     return (key, extension.lower()) if key and extension and not key.endswith("/") else None
 
 
 def is_left_out(name: str) -> bool:
-    """Whether a file is no member of a sample by its name: ``__meta__`` files and hidden files, as in webdataset."""
+    """Whether a file is not a member by its name: ``__meta__`` files and hidden files, as in webdataset."""
     if _METADATA.match(name):
         return True
     base = name.rpartition("/")[2]
@@ -48,7 +48,7 @@ def is_left_out(name: str) -> bool:
 
 
 def member_of(entry: Entry) -> Member | Fault | None:
-    """The member that a file of a shard is; None where it is left out, a fault where its sample cannot be told."""
+    """A file of a shard as a member; None if it is left out, a fault if its sample cannot be determined."""
     name = entry.name
     if is_left_out(name):
         return None

@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 
 
 def walk(cursor: ByteCursor, *, to_end: bool = True) -> Generator[Entry | Fault, None, None]:
-    """The files of an archive and its faults, in order; links are logged and left out, folders left out.
+    """The files of an archive and its faults, in order; folders are left out, links are logged and left out.
 
-    The data of a file can be read from the cursor before the next item is asked for. Who goes on after a fault gets the
-    files from the next tar header on that can be found. Without ``to_end`` the walk ends at the first empty block and
-    does not look whether the archive ends there properly; with a limit on the cursor it may also end at the limit.
+    Read the data of a file from the cursor before asking for the next item. After a fault the walk continues at the
+    next tar header that it can find. Without ``to_end`` it ends at the first empty block, without checking that the
+    archive ends properly; with a limit on the cursor it may also end at the limit.
     """
     block, doubtful = cursor.read(BLOCK), False
     while True:
@@ -39,6 +39,7 @@ def walk(cursor: ByteCursor, *, to_end: bool = True) -> Generator[Entry | Fault,
         if isinstance(item, Fault):
             yield _first_fault(cursor, block, item) if item.offset == cursor.start and not is_header(block) else item
             if item.offset == 0 and _compression(block):
+                # A search through compressed bytes would read the whole file and find nothing.
                 return
             block, doubtful = find_header(cursor, cursor.read(BLOCK))
             if not block:
@@ -56,7 +57,7 @@ def walk(cursor: ByteCursor, *, to_end: bool = True) -> Generator[Entry | Fault,
 
 
 def _at_empty_block(cursor: ByteCursor, block: bytes) -> tuple[Fault | None, bytes, bool]:
-    """What is wrong with an archive that ends here, with the next header after it, if any, as of ``find_header``.
+    """What is wrong with an archive that ends here, and the next header after it, if any, as from ``find_header``.
 
     A proper end is two blocks of zeros, and nothing but zeros after them.
     """
@@ -75,13 +76,13 @@ def _at_empty_block(cursor: ByteCursor, block: bytes) -> tuple[Fault | None, byt
     if empty >= 2 * BLOCK or cursor.at == cursor.limit:
         return None, b"", False
     way_out = "it was cut, or its writer did not finish: copy or write the shard again"
-    # The first end block is there: whatever is missing, it is no member.
+    # After the first end block no member can be missing.
     complete = empty >= BLOCK
     return Fault("damaged_tar", offset, "the tar lacks its two end blocks", way_out, complete), b"", False
 
 
 def _first_fault(cursor: ByteCursor, block: bytes, fault: Fault) -> Fault:
-    """The fault of a block that is no header where reading begins, in words that fit the place."""
+    """The fault of a block that is not a header where reading begins, in words that fit the place."""
     if cursor.start:
         way_out = f"{fault.way_out}, or its index if it was changed"
         return fault._replace(what="no tar header here", way_out=way_out)

@@ -39,22 +39,22 @@ class Mix:
     """Several sources, each with stages of its own, as one source for a Pipeline.
 
     Args:
-        sources: a pipeline and its weight by name. Each source's samples pass its own stages, then those of the
-            Pipeline that the mix is given to. Their ``ref.source`` is the place of the source in ``sources``.
-        mode: ``"weights"`` takes positive numbers, which matter by their proportion only. After any number n of
-            records of a rank, each of k sources has given ``n * weight / sum of weights`` of them, but for at most
-            ``1 - 1 / (2k - 2)`` of a record (drops count as given). An epoch ends on a rank when each source was read
-            through once; those that end before start over, with other draws, as often as it takes.
-            ``"once"`` takes whole numbers: each source is read exactly so many times an epoch, spread evenly over it
-            where all sources know their length, and otherwise taken in turns, by weight, until they end.
+        sources: a pipeline and its weight, by name. Each source's samples pass its own stages, then those of the
+            Pipeline around the mix. Their ``ref.source`` is the position of the source in ``sources``.
+        mode: ``"weights"`` takes positive numbers; only their proportion matters. After any number n of records of a
+            rank, each of k sources has given ``n * weight / sum of weights`` of them, to within ``1 - 1 / (2k - 2)``
+            of a record (dropped ones count). An epoch ends on a rank when each source was read once; sources that end
+            earlier start over, with other random draws, as often as it takes.
+            ``"once"`` takes whole numbers: each source is read exactly that many times an epoch, spread evenly over it
+            if all sources know their length, and otherwise in turns by weight until they end.
 
-    A rank mixes its own part of each source; over all ranks the proportions hold within as many times the bound. A
-    rank that has no sample of a source leaves it out, which mode ``"weights"`` warns of. The same data may be listed
-    twice: the order and all draws differ.
+    A rank mixes its own part of each source, so over R ranks the bound is R times as large. A rank that has no sample
+    of a source leaves that source out; mode ``"weights"`` warns of it. The same data may be listed twice: the order
+    and all random draws differ.
 
     Raises:
-        ConfigError: fewer than two sources, a weight that is no such number, or what is no pipeline; when it is
-            opened, a source without samples, or the same data twice without shuffling.
+        ConfigError: fewer than two sources, an invalid weight, or something that is not a pipeline; on opening, a
+            source without samples, or the same data twice without shuffling.
     """
 
     names: tuple[str, ...]
@@ -103,7 +103,7 @@ class MixOpener:
 
 
 def _checked(name: object, entry: object, mode: Mode) -> tuple[SourceWithStages, int | float]:
-    """A pipeline and its weight. Raises ConfigError, by name, for anything else."""
+    """A pipeline and its weight. Raises ConfigError, with the source's name, for anything else."""
     if not isinstance(name, str) or not name:
         raise ConfigError(f"the name of a source of a Mix must be a string, not {name!r}: write {EXAMPLE}")
     if not isinstance(entry, tuple | list) or len(entry) != 2:
@@ -128,7 +128,7 @@ def _whole(weights: Sequence[int | float], mode: Mode) -> tuple[int, ...]:
 
 
 def _check_same_data(names: Sequence[str], sources: Sequence[OpenSource]) -> None:
-    """Say which sources read the same data. Raises ConfigError where these would be read in step."""
+    """Warn of sources that read the same data. Raises ConfigError where they would be read in step."""
     ours = [(name, one) for name, one in zip(names, sources, strict=True) if isinstance(one, OpenShards | FromDataset)]
     for (name, one), (other_name, other) in combinations(ours, 2):
         if not _data(one) & _data(other):

@@ -27,42 +27,46 @@ from odb_stream.sources.source import OpenSource, Reading, Segment
 Mode = Literal["weights", "once"]
 
 REPEAT = 2**20
-"""Epochs of a loader stay below it: the k-th further pass over a source in epoch e is read as pass ``e + k * REPEAT``,
-so that no two passes share their draws."""
+"""The k-th repeat of a source in epoch e is read as pass ``e + k * REPEAT``.
+
+Epochs stay below it, so no two passes share their random draws."""
 MOST_TURNS_PLAYED = 2**17
-"""Turns of the schedule that are played through to tell how many samples an epoch has: a fraction of a second."""
+"""Turns of the schedule that are played through to count the samples of an epoch: a fraction of a second."""
 
 MOST_EMPTY_PASSES = 64
-"""Passes in a row that may hold nothing for a rank which had records in the first."""
+"""Empty passes in a row before a source is an error, for a rank that had records in the first pass.
+
+A rank's share of a small source can be empty in one pass and hold a sample in the next."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class OpenMix:
-    """The sources of a mix as they were found.
+    """The sources of a mix, opened.
 
-    ``weights`` are whole numbers: proportions in mode "weights", passes in an epoch in mode "once".
+    ``weights`` are whole numbers: proportions in mode "weights", passes of an epoch in mode "once".
     """
 
     names: tuple[str, ...]
     sources: tuple[OpenSource, ...]
     weights: tuple[int, ...]
     mode: Mode
-    told: set[str] = field(default_factory=set, repr=False, compare=False)
-    """Sources of which a warning was logged."""
+    _warned: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @property
     def samples(self) -> int | None:
-        """Records of an epoch over all ranks in mode "once", if every source knows its own; None in mode "weights",
-        where each rank has its own end."""
+        """Records of an epoch over all ranks, in mode "once" and if every source knows its number; otherwise None.
+
+        In mode "weights" each rank ends its epoch by its own share of the sources.
+        """
         counts = [source.samples for source in self.sources]
         known = [count * weight for count, weight in zip(counts, self.weights, strict=True) if count is not None]
         return sum(known) if self.mode == "once" and len(known) == len(counts) else None
 
     @property
     def fingerprint(self) -> str:
-        """Mode, and name, weight and fingerprint of each source."""
+        """The mode, with the name, weight and fingerprint of each source."""
         given = zip(self.names, self.weights, self.sources, strict=True)
         parts = (f"{name} ({weight}): {source.fingerprint}" for name, weight, source in given)
         return f"mix by {self.mode}: {'; '.join(parts)}"
@@ -72,25 +76,28 @@ class OpenMix:
         if source:
             raise ConfigError("a Mix cannot be a source of another Mix: list all sources in one")
         if epoch >= REPEAT:
-            raise ConfigError(f"epoch {epoch} of a Mix, which has {REPEAT} at most: begin anew with another seed")
+            raise ConfigError(f"epoch {epoch} of a Mix, which has at most {REPEAT}: start again with another seed")
         first = [one.reading(world, seed=seed, epoch=epoch, source=number) for number, one in enumerate(self.sources)]
         return MixReading(self, world, seed, epoch, tuple(first))
 
     def share_of(
         self, rows: Sequence[Remaining], world: World, *, seed: int, source: int = 0, turn: int = 0
     ) -> "MixReading":
-        """One rank's share of what is still to come; see :class:`odb_stream.sources.source.OpenSource`.
+        """One rank's share of what remains; see :class:`odb_stream.sources.source.OpenSource`.
 
-        What is left of a source counts as one pass over it, whichever passes it is of.
+        What remains of a source is read as one pass over it, whichever passes it comes from.
         """
         self.require_once()
         rows = normalised(rows)
         if source or any(row.source >= len(self.sources) for row in rows):
-            raise StateError(f"what is still to come is not of a mix of {len(self.sources)} sources: give the same mix")
+            raise StateError(
+                f"the remaining samples do not belong to a mix of {len(self.sources)} sources: give the same mix"
+            )
         left = [[row for row in rows if row.source == number] for number in range(len(self.sources))]
         readings = []
         for number, one in enumerate(self.sources):
             readings.append(one.share_of(left[number], world, seed=seed, source=number, turn=turn))
+            # The ranks that get the odd samples rotate over the sources, so that no rank gets all of them.
             turn += samples_in(left[number])
         once = replace(self, weights=tuple(int(bool(own)) for own in left))
         return MixReading(once, world, seed, rows[0].epoch if rows else 0, tuple(readings))
@@ -100,19 +107,38 @@ class OpenMix:
         if self.mode != "once":
             raise StateError(
                 "a Mix by weights ends an epoch on each rank when all its sources were read there, and how often a "
-                "source is repeated until then depends on the number of ranks: go on with as many ranks as before; "
-                "only with mode='once' can another number go on"
+                "source is repeated until then depends on the number of ranks: resume with as many ranks as before; "
+                "only mode='once' can resume with another number"
             )
 
     def passes_due(self, number: int) -> int:
-        """Passes over a source that an epoch cannot do without."""
+        """How many passes over a source an epoch needs at least."""
         return self.weights[number] if self.mode == "once" else 1
+
+    def check_empty(self, number: int, world: World) -> None:
+        """Raise ConfigError for a source that has no sample at all; warn, once, if a rank alone has none of it."""
+        name = self.names[number]
+        if world.size == 1:
+            raise empty(name)
+        # In mode "once" the other ranks read all of its samples, so nothing is missing.
+        if self.mode == "once" or name in self._warned:
+            return
+        self._warned.add(name)
+        count = self.sources[number].samples
+        logger.warning(
+            "rank %d of %d has no sample of source %r of the mix%s: on this rank the other sources take its turns",
+            world.rank,
+            world.size,
+            name,
+            "" if count is None else f", which has {count} in all",
+        )
 
 
 class SourcePasses:
-    """A rank's part of one source, pass after pass, from a place on; at least ``due`` passes are read.
+    """A rank's part of one source, pass after pass, from a position on; at least ``due`` passes are read.
 
-    ``name`` is the source's, for messages; ``open_pass`` gives the rank's part of a pass by its number.
+    ``name`` names the source in messages; ``open_pass`` opens the rank's part of a pass by its number. One record is
+    read ahead: whether a pass has ended is known only when its next record is asked for.
     """
 
     pass_number: int
@@ -121,14 +147,14 @@ class SourcePasses:
     _next: Record | None
 
     def __init__(
-        self, name: str, open_pass: Callable[[int], Reading], place: PartPosition, *, due: int, rank: int
+        self, name: str, open_pass: Callable[[int], Reading], start: PartPosition, *, due: int, rank: int
     ) -> None:
         self._name = name
         self._open_pass = open_pass
         self._due = due
         self._rank = rank
-        self._begin(place.pass_number, place.position)
-        self._go_on_to_due()
+        self._begin(start.pass_number, start.position)
+        self._continue_to_due()
 
     @property
     def finished(self) -> bool:
@@ -141,11 +167,11 @@ class SourcePasses:
         return self._next is None and self.position == START
 
     def take(self) -> Record:
-        """The next record, of a further pass where the one before has ended."""
+        """The next record; a new pass begins where the current one has ended."""
         record = self._next or self._first_of_next_pass()
         self.position = in_one_source(record.position, self._name)
         self._next = next(self._records, None)
-        self._go_on_to_due()
+        self._continue_to_due()
         return record
 
     def _begin(self, pass_number: int, position: Position = START) -> None:
@@ -153,7 +179,7 @@ class SourcePasses:
         self._records = iter(self._open_pass(pass_number).records(position))
         self._next = next(self._records, None)
 
-    def _go_on_to_due(self) -> None:
+    def _continue_to_due(self) -> None:
         while self._next is None and self.pass_number + 1 < self._due:
             self._begin(self.pass_number + 1)
 
@@ -163,7 +189,7 @@ class SourcePasses:
             if self._next is not None:
                 return self._next
         raise ShardError(
-            f"{self._name} held nothing for rank {self._rank} in {MOST_EMPTY_PASSES} passes in a row, but did before: "
+            f"{self._name} had no sample for rank {self._rank} in {MOST_EMPTY_PASSES} passes in a row, but did before: "
             "it has too few samples for so many ranks, or its data have changed"
         )
 
@@ -172,7 +198,7 @@ class SourcePasses:
 class MixReading:
     """One rank's epoch over a mix; ``first`` are the readings of the first pass over each source.
 
-    The next record of every source is read ahead, so each source holds a block of records from the start on.
+    One record of every source is read ahead, so each source holds a shuffle block from the start.
     """
 
     mix: OpenMix
@@ -183,9 +209,10 @@ class MixReading:
 
     @cached_property
     def samples(self) -> int | None:
-        """Records that this rank reads in the epoch, repeated ones included; None where only reading can tell.
+        """Records that this rank reads in the epoch, repeats included; None where that is known only after reading.
 
-        Known if each source knows its own, unless weights with many digits make the schedule too long to play through.
+        It is known if every source knows its own number, unless weights with many digits make the schedule too long
+        to play through.
         """
         lengths = [reading.samples for reading in self.first]
         known = [length for length in lengths if length is not None]
@@ -198,13 +225,13 @@ class MixReading:
 
     @property
     def plan(self) -> tuple[Segment, ...]:
-        """What the first passes read: the segments of each source, one source after another."""
+        """What the first passes read: the segments of each source, source after source."""
         return tuple(chain.from_iterable(reading.plan for reading in self.first))
 
     def records(self, start: ReadingPosition = START) -> Iterator[Record]:
         """The records after position ``start``.
 
-        Raises StateError for a position of something else, and ConfigError for a source that proves empty.
+        Raises StateError for a position in something else, and ConfigError for a source that proves empty.
         """
         parts, places = self._parts(start)
         turns = [place.turns for place in places]
@@ -213,7 +240,8 @@ class MixReading:
             number = next_turn(weights, turns)
             part = parts[number]
             if part.finished and self.mix.mode == "once":
-                # It had fewer records than its weight foretold: the others go on as if they began here.
+                # It had fewer records than its weight promised. The others continue as if they began here: turns
+                # counted by the old weights would make the schedule catch up what this source left.
                 places = [place._replace(turns=0) for place in places]
                 turns = [0] * len(turns)
                 weights = self._weights(parts, turns)
@@ -231,7 +259,7 @@ class MixReading:
         return [next(records[ref.source]) for ref, _ in held]
 
     def remaining(self, position: ReadingPosition) -> list[Remaining]:
-        """What comes after a position in the present pass over each source, and its further passes, as rows.
+        """What follows a position in the current pass over each source, and its later passes, as rows.
 
         Raises StateError in mode "weights", and where one of the sources does.
         """
@@ -261,7 +289,7 @@ class MixReading:
             return [PartPosition(0, START, 0)] * sources
         if isinstance(start, MixPosition) and len(start.parts) == sources and self._has_passes(start):
             return list(start.parts)
-        raise StateError(f"position {start} is none in a mix of {sources} sources; give the same mix")
+        raise StateError(f"position {start} does not belong to a mix of {sources} sources; give the same mix")
 
     def _has_passes(self, position: MixPosition) -> bool:
         most = [max(1, self.mix.passes_due(number)) for number in range(len(self.first))]
@@ -277,34 +305,18 @@ class MixReading:
         places = self._places(start)
         parts = [self._part(number, place) for number, place in enumerate(places)]
         for number, part in enumerate(parts):
-            # Nothing may be left of a source.
+            # A source of weight 0 is one of which nothing remains.
             if part.empty and self.mix.weights[number]:
-                self._tell_of_empty(number)
+                self.mix.check_empty(number, self.world)
         return parts, places
 
     def _weights(self, parts: list[SourcePasses], turns: list[int]) -> list[int]:
-        """What each source counts for in the schedule: 0 where it has ended and takes no turns any more."""
+        """The weight of each source in the schedule; 0 once it has ended and takes no more turns."""
         weights = list(self.mix.weights)
         if self.mix.mode == "once" and all(reading.samples is not None for reading in self.first):
             weights = [passes * (reading.samples or 1) for passes, reading in zip(weights, self.first, strict=True)]
         given = zip(parts, turns, weights, strict=True)
         return [0 if part.finished and not had else weight for part, had, weight in given]
-
-    def _tell_of_empty(self, number: int) -> None:
-        name, ranks = self.mix.names[number], self.world.size
-        if ranks == 1:
-            raise empty(name)
-        if self.mix.mode == "once" or name in self.mix.told:
-            return
-        self.mix.told.add(name)
-        count = self.mix.sources[number].samples
-        logger.warning(
-            "rank %d of %d has no sample of source %r of the mix%s: on this rank the other sources take its turns",
-            self.world.rank,
-            ranks,
-            name,
-            "" if count is None else f", which has {count} in all",
-        )
 
 
 def empty(name: str) -> ConfigError:

@@ -108,18 +108,18 @@ def test_what_depends_on_the_number_of_ranks_is_refused(tmp_path):
 
 def test_rows_and_positions_that_do_not_fit_are_refused():
     source = mix([numbered(3), numbered(5)], [2, 1])
-    with pytest.raises(odb.StateError, match="not of a mix of 2 sources: give the same mix"):
+    with pytest.raises(odb.StateError, match="not belong to a mix of 2 sources"):
         source.share_of([Remaining(2, 0, 0, 0, 1)], odb.World(), seed=0)
-    with pytest.raises(odb.StateError, match=r"none of the 3 items of dataset Tokens"):
+    with pytest.raises(odb.StateError, match=r"not among the 3 items of dataset Tokens"):
         source.share_of([Remaining(0, 0, 0, 0, 4)], odb.World(), seed=0)
-    with pytest.raises(odb.StateError, match="still to come twice"):
+    with pytest.raises(odb.StateError, match="remains twice"):
         source.share_of([Remaining(0, 0, 0, 0, 2)] * 2, odb.World(), seed=0)
     rest = source.share_of([Remaining(0, 0, 0, 0, 2), Remaining(1, 0, 0, 0, 2)], odb.World(), seed=0)
     whole = source.reading(odb.World(), seed=0, epoch=0)
     second = MixPosition((PartPosition(1, START, 0), PartPosition(0, START, 0)))
     assert identities(whole.remaining(second)).total() == 8
     for reading, position in ((rest, second), (whole, MixPosition(second.parts[::-1]))):
-        with pytest.raises(odb.StateError, match="is none in a mix of 2 sources"):
+        with pytest.raises(odb.StateError, match="does not belong to a mix of 2 sources"):
             reading.remaining(position)
-        with pytest.raises(odb.StateError, match="is none in a mix of 2 sources"):
+        with pytest.raises(odb.StateError, match="does not belong to a mix of 2 sources"):
             list(reading.records(position))
