@@ -1,6 +1,6 @@
 """Write docs/reference.md from the docstrings of the package and the options of its commands: ``make reference``.
 
-The source is read, not run (griffe), so the page is the same on every machine; only the commands are imported.
+griffe reads the source without running it, so the page is the same on every machine; only the commands are imported.
 """
 
 import inspect
@@ -29,11 +29,11 @@ PARTS: dict[str, tuple[str, ...]] = {
     "odb_stream.live": (),
     "odb_stream.adapters.checkpoint": (),
     "odb_stream.adapters.torch": (),
-    "odb_stream.adapters.huggingface.trainer": (),
+    "odb_stream.adapters.huggingface": ("LoaderMixin", "StreamTrainer"),
     "odb_stream.adapters.accelerate": (),
     "odb_stream.adapters.lightning": (),
 }
-"""Module -> the names that are public; none given: those in ``__all__``, else the functions and classes it defines."""
+"""Module -> its public names. Without any, they are those in ``__all__``, else the functions and classes it defines."""
 
 SPECIAL_METHODS = ("__call__", "__iter__")
 WIDTH = 100
@@ -52,7 +52,7 @@ def main(page: Path) -> None:
 
 
 def headings(parts: list[str]) -> Iterator[tuple[str, str]]:
-    """The headings of the second and third level, with what they say."""
+    """The headings of the second and third level: the marks and the words."""
     for part in parts:
         if found := re.fullmatch(r"(##|###) (.+)", part):
             yield found[1], found[2]
@@ -104,7 +104,7 @@ def function_text(function: Any) -> Iterator[str]:
 
 
 def class_text(cls: Any) -> Iterator[str]:
-    """A class: how it is made, what it says of itself, its fields, properties and methods."""
+    """A class: its constructor, docstring, fields, properties and methods."""
     made = cls.members.get("__init__")
     fields = [member for member in cls.members.values() if is_field(member)]
     bases = ", ".join(f"`{base}`" for base in cls.bases if getattr(found_at(base.canonical_path), "is_class", True))
@@ -172,7 +172,7 @@ def laid_out(name: str, parameters: list[str], returns: str) -> str:
 
 
 def typed(annotation: Any) -> str:
-    """An annotation; a name of the package that stands for a choice of texts is replaced by the choice."""
+    """An annotation; in place of the package's names for a ``Literal``, the choices, which readers need."""
     text = str(annotation)
     for part in annotation.iterate(flat=True) if isinstance(annotation, griffe.Expr) else ():
         value = str(getattr(found_at(getattr(part, "canonical_path", "")), "value", ""))
@@ -186,7 +186,7 @@ def double_quoted(text: str) -> str:
 
 
 def found_at(path: str) -> Any:
-    """What a dotted path of the package leads to, or None."""
+    """The object at a dotted path of the package, or None."""
     try:
         found = PACKAGE[path.removeprefix("odb_stream.")] if path.startswith("odb_stream.") else None
     except KeyError:
@@ -219,7 +219,7 @@ def described(found: Any) -> Iterator[str]:
             yield f"{kind.capitalize()}:"
             yield "\n".join(item("", prose(given.description)) for given in section.value)
         else:
-            raise SystemExit(f"{found.path}: a section of kind {kind!r}, which is unknown here: write it as text")
+            raise SystemExit(f"{found.path}: the page has no form for a section {kind!r}: write it as plain text")
 
 
 def item(name: str, words: str) -> str:
@@ -243,7 +243,7 @@ def code(text: str) -> str:
 
 
 def commands() -> Iterator[str]:
-    """Every command with a table of what it takes."""
+    """Every command, with a table of its arguments and options."""
     group = typer.main.get_command(app)
     yield f"{group.help}\n\n{group.epilog}"
     for name, command in group.commands.items():
@@ -281,7 +281,7 @@ def row(given: Any, annotation: Any) -> str:
 
 
 def value_of(annotation: Any) -> str:
-    """What an option takes: the choices, or the kind of value."""
+    """The value of an option: its choices, or its type."""
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
