@@ -107,13 +107,10 @@ class Loader:
         if pin_memory and not torch.accelerator.is_available():
             raise ConfigError("pin_memory is True, but torch sees no accelerator here: leave it False")
         self._world_was_given = world is not None
-        started = start(pipeline, settings, world or current_world(), quarantine)
-        self._context = started.context
-        self._first_reading: Reading | None = started.first_reading
-        self._plan = started.first_reading.plan
-        self._samples = started.samples
-        self._finalizer = weakref.finalize(self, leave, started.context.transport)
-        self._identity = identity_of(settings, started.context.world, started.context.source.fingerprint)
+        self._first_reading: Reading | None
+        self._context, self._first_reading = start(pipeline, settings, world or current_world(), quarantine)
+        self._finalizer = weakref.finalize(self, leave, self._context.transport)
+        self._identity = identity_of(settings, self.world, self._context.source.fingerprint)
         self._statistics = RunStatistics()
         # One state for each step that `state_dict(step)` promises, and the one that the epoch begins with.
         self._history = StateHistory(max(lookahead, 2 * grad_accum) + 1, self._start_of(0))
@@ -139,12 +136,12 @@ class Loader:
     @property
     def samples(self) -> int | None:
         """Samples that all ranks together read in an epoch, drops included; None if unknown before reading."""
-        return self._samples
+        return self._context.samples
 
     @property
     def plan(self) -> tuple[Segment, ...]:
         """Which parts of which shards this rank reads in the first epoch. Empty for a map-style dataset."""
-        return self._plan
+        return self._context.plan
 
     def __iter__(self) -> Iterator[Batch]:
         """Start the next epoch. An epoch that is still running ends; its remaining samples count as abandoned."""

@@ -12,7 +12,7 @@ from odb_stream.loader.pass_opener import PassOpener
 from odb_stream.loader.statistics import Dropped, RunStatistics
 from odb_stream.nodes.accumulate import Accumulate
 from odb_stream.nodes.align import Align, Step
-from odb_stream.nodes.collate import Collate, Finished
+from odb_stream.nodes.collate import Finished, collate
 from odb_stream.nodes.decoder import Decoder
 from odb_stream.nodes.drops import Drops
 from odb_stream.nodes.pack import Pack
@@ -45,7 +45,6 @@ class RankPipeline:
         self._statistics = statistics
         self._remaining = begin.remaining
         self._taken = begin.taken
-        self._settled = False
         self._passes = PassOpener(
             context,
             waits,
@@ -98,23 +97,16 @@ class RankPipeline:
             moved_out=0 if begin.place is None else begin.place.moved_out,
         )
         self._prefetch = Prefetch(
-            Collate(self._align, settings), channel=channel, waits=waits, at_end=self._align.finish, after=after
+            collate(self._align, settings), channel=channel, waits=waits, at_end=self._align.finish, after=after
         )
         self._finished: Iterator[Finished] = self._prefetch
         if settings.grad_accum > 1:
             self._finished = Accumulate(
                 self._prefetch, steps=settings.grad_accum, ranks=context.world.size, rest=begin.accumulation
             )
-
-    @property
-    def thread(self) -> threading.Thread:
-        """The background thread."""
-        return self._prefetch.thread
-
-    @property
-    def settled(self) -> bool:
+        self.thread = self._prefetch.thread
+        self.settled = False
         """Whether this pipeline has ended and its drops are in the statistics."""
-        return self._settled
 
     def take(self) -> Finished:
         """The next finished batch. Raises StopIteration at the end, and whatever ended the pipeline otherwise."""
@@ -153,19 +145,15 @@ class RankPipeline:
 
     def settle(self, *, ended: bool) -> None:
         """Enter drops and abandoned samples into the statistics, once; ``ended`` tells that the data came to an end."""
-        if self._settled:
+        if self.settled:
             return
-        self._settled = True
+        self.settled = True
         self._drops.flush()
         self._statistics.count_dropped(self.dropped())
-        if not ended:
-            moved = self._align.moved_in - self._align.moved_out
-            dropped = self._drops.by_reason.total()
-            self._statistics.count_abandoned(self._expected() + moved - self._taken - dropped)
-
-    def _expected(self) -> int:
-        """Records that this rank was to read. Unknown for an endless pass: then those that it did read."""
-        samples = self._passes.samples
-        if samples is None or self._context.settings.closure == "quota":
-            return self._pack.received
-        return samples
+        if ended:
+            return
+        expected = self._passes.samples
+        if expected is None or self._context.settings.closure == "quota":
+            expected = self._pack.received  # nobody knows how many records would have come: count those that did
+        moved = self._align.moved_in - self._align.moved_out
+        self._statistics.count_abandoned(expected + moved - self._taken - self._drops.by_reason.total())

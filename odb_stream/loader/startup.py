@@ -3,12 +3,10 @@
 import hashlib
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch.distributed as dist
 
-from odb_stream.batching.cost import Footprint
 from odb_stream.config import SHARED_SETTINGS, MixedModality, Settings, World
 from odb_stream.errors import ConfigError
 from odb_stream.loader.context import LoaderContext
@@ -26,21 +24,13 @@ from odb_stream.workers.pool import WorkerPool
 logger = logging.getLogger(__name__)
 
 
-class Started(NamedTuple):
-    """What a loader begins with: ``samples`` counts those of an epoch over all ranks, None when only reading can tell.
-
-    ``first_reading`` is this rank's reading of epoch 0, opened here because the plan and the count are in it.
-    """
-
-    context: LoaderContext
-    first_reading: Reading
-    samples: int | None
-
-
-def start(pipeline: Pipeline, settings: Settings, world: World, quarantine: str | None) -> Started:
+def start(
+    pipeline: Pipeline, settings: Settings, world: World, quarantine: str | None
+) -> tuple[LoaderContext, Reading]:
     """Connect the ranks, check that they agree, open the source and start the workers. All ranks must call this.
 
-    Raises ConfigError where ranks disagree, on all of them, and whatever opening the source raises.
+    Beside the context it returns the reading of epoch 0, which is opened here because the plan is in it. Raises
+    ConfigError where ranks disagree, on all of them, and whatever opening the source raises.
     """
     transport = connect(world, settings.timeout)
     try:
@@ -48,23 +38,23 @@ def start(pipeline: Pipeline, settings: Settings, world: World, quarantine: str 
         source = pipeline.source.open()
         first = source.reading(world, seed=settings.seed, epoch=0)
         logger.info("%s", plan_in_words(world, first.plan))
-        samples = total_samples(first.samples, transport)
-        dummy = dummy_image(pipeline, settings.mixed_modality, world.size)
         context = LoaderContext(
             source=source,
+            samples=total_samples(first.samples, transport),
+            plan=first.plan,
             settings=settings,
             world=world,
-            pool=WorkerPool(prepare_for(pipeline, settings.seed), settings.workers),
             transport=transport,
-            dummy=dummy,
+            dummy=dummy_image(pipeline, settings.mixed_modality, world.size),
             quarantine=None if quarantine is None else Quarantine(quarantine, world.rank),
-            footprint=footprint_of(settings, dummy),
+            # Last, so that nothing can fail once its processes run.
+            pool=WorkerPool(prepare_for(pipeline, settings.seed), settings.workers),
         )
     except BaseException:
         # The other ranks must hear of it; they would wait for this one until the timeout.
         leave(transport)
         raise
-    return Started(context, first, samples)
+    return context, first
 
 
 def current_world() -> World:
@@ -96,13 +86,6 @@ def dummy_image(pipeline: Pipeline, mode: MixedModality, ranks: int) -> DummyRul
     if expand is None:
         raise ConfigError("mixed_modality is 'dummy', but the pipeline has no ExpandVisualTokens: there are no images")
     return DummyRule(DummyImage.of(expand), always=mode == "dummy")
-
-
-def footprint_of(settings: Settings, dummy: DummyRule | None) -> Footprint:
-    """The cost rule, with room for the dummy image where a group may get one: its batch must keep the budget too."""
-    if dummy is None:
-        return Footprint.of(settings)
-    return Footprint.of(settings, dummy_tokens=dummy.image.tokens, dummy_patches=dummy.image.image.patches)
 
 
 def leave(transport: Transport) -> None:

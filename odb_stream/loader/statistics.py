@@ -4,14 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from odb_stream.batching.totals import (
-    RankReport,
-    by_source,
-    report_figures,
-    totals_of_all_ranks,
-    totals_of_report,
-    totals_of_step,
-)
+from odb_stream.batching import totals
+from odb_stream.batching.totals import RankReport
 from odb_stream.checkpoint.state import RunTotals
 from odb_stream.nodes.align import Step
 from odb_stream.nodes.waits import Waits
@@ -36,37 +30,27 @@ class RunStatistics:
         self.waits = Waits()
         self.logged_reasons: set[str] = set()
         """Drop reasons that were logged; only the first drop of each is."""
-        self._mine = RunTotals()
-        self._everyone = RunTotals()
+        self.mine = RunTotals()
+        self.everyone = RunTotals()
         self._loss_scale_warned = False
-
-    @property
-    def mine(self) -> RunTotals:
-        """The totals of this rank."""
-        return self._mine
-
-    @property
-    def everyone(self) -> RunTotals:
-        """The totals of all ranks together."""
-        return self._everyone
 
     def restore(self, mine: RunTotals, everyone: RunTotals) -> None:
         """Continue from these totals."""
-        self._mine, self._everyone = mine, everyone
+        self.mine, self.everyone = mine, everyone
 
     def count_step(self, step: Step) -> None:
         """Enter a step that the training loop took."""
-        self._mine = self._mine.plus(totals_of_step(step.info))
-        self._everyone = self._everyone.plus(totals_of_all_ranks(step.totals))
+        self.mine = self.mine.plus(totals.totals_of_step(step.info))
+        self.everyone = self.everyone.plus(totals.totals_of_all_ranks(step.totals))
 
     def count_dropped(self, dropped: Dropped) -> None:
         """Enter what a pipeline dropped, when it ends."""
-        self._mine, self._everyone = self._with(dropped)
+        self.mine, self.everyone = self._with(dropped)
 
     def count_abandoned(self, samples: int) -> None:
         """Enter samples of an epoch that was ended early. No rank waits for the others then, so each knows its own."""
-        self._mine = self._mine.plus(RunTotals(abandoned=samples))
-        self._everyone = replace(self._everyone, abandoned=self._mine.abandoned)
+        self.mine = self.mine.plus(RunTotals(abandoned=samples))
+        self.everyone = replace(self.everyone, abandoned=self.mine.abandoned)
 
     def claim_loss_scale_warning(self) -> bool:
         """True for the first caller only: the warning about the loss scale is given once."""
@@ -75,14 +59,14 @@ class RunStatistics:
 
     def report(self, *, running: Dropped | None, sources: Sequence[str], ranks: int, budget: int) -> dict[str, Any]:
         """See :meth:`odb_stream.Loader.report`; ``running`` is what the running pipeline dropped so far."""
-        mine, everyone = (self._mine, self._everyone) if running is None else self._with(running)
+        mine, everyone = (self.mine, self.everyone) if running is None else self._with(running)
         return {
-            **report_figures(mine, ranks=1, budget=budget),
-            "sources": by_source(mine, sources),
+            **totals.report_figures(mine, ranks=1, budget=budget),
+            "sources": totals.by_source(mine, sources),
             "wait_seconds": dict(self.waits.seconds),
-            "global": report_figures(everyone, ranks=ranks, budget=budget),
+            "global": totals.report_figures(everyone, ranks=ranks, budget=budget),
         }
 
     def _with(self, dropped: Dropped) -> tuple[RunTotals, RunTotals]:
-        mine = self._mine.plus(totals_of_report(dropped.mine, dropped.by_source))
-        return mine, self._everyone.plus(totals_of_report(dropped.everyone))
+        mine = self.mine.plus(totals.totals_of_report(dropped.mine, dropped.by_source))
+        return mine, self.everyone.plus(totals.totals_of_report(dropped.everyone))

@@ -122,7 +122,7 @@ class Align(Iterator[Step]):
         counts = group.counts if group is not None else Counts()
         samples = self._samples(deliver)
         padded_tokens = counts.padded_tokens
-        if self._needs_dummy(samples, totals) and self._dummy is not None:
+        if self._dummy is not None and self._dummy.applies(samples, any_rank_has_images=totals.images > 0):
             samples = self._dummy.image.given_to(samples)
             if group is not None:
                 padded_tokens = self._footprint.tokens([sample.length for sample in samples])
@@ -155,11 +155,6 @@ class Align(Iterator[Step]):
         return RoundPlace(
             round=self._encoded[1], step=place.step, moved_in=self.moved_in, moved_out=self.moved_out
         )
-
-    def _needs_dummy(self, samples: tuple[PreparedSample, ...], totals: StepTotals) -> bool:
-        if self._dummy is None or any(sample.images for sample in samples):
-            return False
-        return self._dummy.always or totals.images > 0
 
     def _samples(self, deliver: Deliver) -> tuple[PreparedSample, ...]:
         """The samples of this rank's batch, in an idle step a filler.

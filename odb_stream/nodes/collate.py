@@ -27,22 +27,15 @@ class Finished(NamedTuple):
     step: Step
 
 
-class Collate(Iterator[Finished]):
-    """A plain iterator of finished batches."""
-
-    def __init__(self, source: Iterator[Step], settings: Settings) -> None:
-        self._source = source
-        self._pad_token = settings.pad_token_id
-        self._footprint = Footprint.of(settings)
-        self._pin = settings.pin_memory
-
-    def __next__(self) -> Finished:
-        step = next(self._source)
-        build = padded if self._footprint.layout == "padded" else packed
-        batch = build(step.samples, self._footprint, self._pad_token)
-        if self._pin:
+def collate(steps: Iterator[Step], settings: Settings) -> Iterator[Finished]:
+    """The batches of these steps."""
+    footprint = Footprint.of(settings)
+    build = padded if settings.layout == "padded" else packed
+    for step in steps:
+        batch = build(step.samples, footprint, settings.pad_token_id)
+        if settings.pin_memory:
             batch = {key: value.pin_memory() if torch.is_tensor(value) else value for key, value in batch.items()}
-        return Finished(batch, step)
+        yield Finished(batch, step)
 
 
 def pop_step(batch: Batch) -> StepInfo:

@@ -22,6 +22,10 @@ class DummyRule:
     image: "DummyImage"
     always: bool
 
+    def applies(self, samples: tuple[PreparedSample, ...], *, any_rank_has_images: bool) -> bool:
+        """Whether the batch of these samples needs the image."""
+        return (self.always or any_rank_has_images) and not any(sample.images for sample in samples)
+
 
 @dataclass(frozen=True)
 class DummyImage:

@@ -4,15 +4,10 @@ import gc
 
 import pytest
 import torch
-from loader_data import Ready, drop_all, drop_thirds, fail_at_fifty, jitter
+from loader_data import Ready, drop_all, drop_thirds, fail_at_fifty, jitter, loader
 from waiting import PATIENCE, background_threads
 
 import odb_stream as odb
-
-
-def loader(dataset, *stages, shuffle=True, **settings):
-    settings = {"budget": odb.Budget(tokens=128), "window": 32, "lookahead": 8, **settings}
-    return odb.Loader(odb.Pipeline(odb.FromDataset(dataset, shuffle=shuffle), *stages), **settings)
 
 
 def epoch(stream):

@@ -6,7 +6,7 @@ from inspect import Parameter, signature
 
 import pytest
 import torch
-from loader_data import Ready
+from loader_data import Ready, loader
 
 import odb_stream as odb
 from odb_stream.config import Settings
@@ -55,4 +55,4 @@ def test_settings_that_cannot_work_are_refused_by_name(settings: dict, message: 
     if settings.get("pin_memory") and torch.accelerator.is_available():
         pytest.skip("there is an accelerator")
     with pytest.raises(odb.ConfigError, match=message):
-        odb.Loader(odb.Pipeline(odb.FromDataset(Ready(4))), **{"budget": odb.Budget(tokens=128), **settings})
+        loader(Ready(4), **settings)

@@ -1,8 +1,17 @@
-"""Small map-style datasets and stages, importable by worker processes."""
+"""Small map-style datasets and stages, importable by worker processes, and loaders of small batches over them."""
 
 import numpy as np
 
+import odb_stream as odb
 from odb_stream import Drop
+
+
+def loader(dataset, *stages, shuffle=True, sharded=False, **settings) -> odb.Loader:
+    """A loader whose windows and batches are so small that few samples make several rounds."""
+    source = odb.FromDataset(dataset, shuffle=shuffle, sharded=sharded)
+    return odb.Loader(
+        odb.Pipeline(source, *stages), **{"budget": odb.Budget(128), "window": 32, "lookahead": 8, **settings}
+    )
 
 
 class Ready:

@@ -1,9 +1,6 @@
 """Several ranks and a loop that never looks at the loss scale: told once, by name, after the first epoch."""
 
-import copy
 import logging
-import pickle
-from dataclasses import replace
 
 import pytest
 from ranks_support import run_ranks, values
@@ -25,11 +22,6 @@ def warnings_of(reads: bool) -> list[str]:
                 assert step.global_samples
                 if reads:
                     assert step.loss_scale >= 0
-        info = step
-    assert replace(info, step=7).loss_scale == info.loss_scale
-    for plain in (pickle.loads(pickle.dumps(info)), copy.deepcopy(info)):
-        assert type(plain) is odb.StepInfo
-        assert (plain.step, plain.loss_scale) == (info.step, info.loss_scale)
     return told
 
 
