@@ -158,6 +158,20 @@ def critical_ratio(critical: int, real: int, ranks: int) -> float:
     return critical * ranks / real if real else 0.0
 
 
+def critical_tokens(ratio: float, real: int, ranks: int) -> int:
+    """The count behind a :func:`critical_ratio`, for readers of reports, which give only the ratio.
+
+    Exact as long as the tokens of a run are below 2^51: until then the error of the ratio is far less than a token.
+    """
+    return round(ratio * real / ranks)
+
+
+def imbalance(critical: int, padded: int, ranks: int) -> float:
+    """The padded tokens of the largest rank at each step, over the mean of all ranks; 1 is even, or no tokens."""
+    even = padded / ranks
+    return critical / even if even else 1.0
+
+
 def loss_scale(supervised: int, total_supervised: int, world_size: int) -> float:
     """The factor that turns a rank's token-mean loss into its share of the token mean over all ranks.
 

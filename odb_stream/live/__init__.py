@@ -1,7 +1,7 @@
-"""The live view of a run: what a loader does now, as a table, as plain numbers, in TensorBoard, or in your callback.
+"""The live view of a run: what a loader is doing, as a table, as plain numbers, in TensorBoard, or in your callback.
 
-In the order in which a figure travels: ``figures`` (differences between looks at the report), ``verdict`` (who waits
-for whom), ``table`` and ``scalars`` (where they are shown), ``view`` (when).
+In the order of the data: ``figures`` computes differences between looks at the report, ``verdict`` says who waits for
+whom, ``table`` and ``scalars`` show them, and ``view`` decides when.
 """
 
 from odb_stream.live.view import LiveView

@@ -8,23 +8,23 @@ from odb_stream.errors import ConfigError
 
 PREFIX = "odb_stream"
 UNWRITTEN = ("rank", "ranks")
-"""Figures that never change."""
+"""Figures that never change during a run."""
 
 
 class ScalarWriter(Protocol):
-    """What is needed of a ``torch.utils.tensorboard.SummaryWriter``."""
+    """The part of ``torch.utils.tensorboard.SummaryWriter`` that a view uses."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
         """Write a number."""
         ...
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write what is still buffered, and close the file."""
         ...
 
 
 def open_writer(folder: str | PathLike[str]) -> ScalarWriter:
-    """A SummaryWriter on a folder. Raises ConfigError without tensorboard, or where the folder cannot be written to."""
+    """A SummaryWriter on a folder. Raises ConfigError without tensorboard, or if the folder is not writable."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
@@ -43,7 +43,7 @@ def open_writer(folder: str | PathLike[str]) -> ScalarWriter:
 
 
 def checked_writer(given: Any) -> ScalarWriter:
-    """A writer that was given. Raises ConfigError for what has no ``add_scalar``."""
+    """The user's own writer. Raises ConfigError for an object without ``add_scalar``."""
     if not callable(getattr(given, "add_scalar", None)):
         raise ConfigError(f"tensorboard must be a folder or a SummaryWriter, not {given!r}")
     writer: ScalarWriter = given
@@ -53,7 +53,7 @@ def checked_writer(given: Any) -> ScalarWriter:
 def write_scalars(writer: ScalarWriter, figures: Mapping[str, Any]) -> None:
     """Write every number of the figures under its path, such as ``odb_stream/recent/padding``, at the loader's step.
 
-    Those of all ranks only where there are several.
+    The figures of all ranks are written only if there are several ranks.
     """
     kept = {name: value for name, value in figures.items() if name not in UNWRITTEN}
     if figures["ranks"] == 1:

@@ -1,4 +1,4 @@
-"""The table of a live view, and the place on the terminal where it is drawn over and over."""
+"""The table of a live view, and the screen that redraws it in place."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,35 +10,36 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from odb_stream.live.figures import STARVED
+from odb_stream.live.verdict import TRAINER
 
 SPANS = ("recent", "overall")
 
 
 class Screen:
-    """Draws on standard error, in the same place each time, from the first drawing until it is closed."""
+    """Draws on standard error, always in the same place, from the first drawing until it is closed."""
 
     def __init__(self) -> None:
         console = Console(stderr=True, markup=False, emoji=False, highlight=False)
-        # What is printed meanwhile goes above the table, but only where it would have gone to a terminal anyway.
+        # Printed lines appear above the table, but only if standard output is a terminal: results for a pipe or a file
+        # must still go there.
         self._live: Live | None = Live(console=console, auto_refresh=False, redirect_stdout=sys.stdout.isatty())
 
     def draw(self, figures: Mapping[str, Any], title: str) -> None:
-        """Draw the figures; on a terminal that is gone nothing is drawn."""
+        """Draw the figures. If the terminal is gone, nothing is drawn and the run continues."""
         if self._live is not None:
             self._live.start()
             self._live.update(live_table(figures, title), refresh=True)
 
     def close(self) -> None:
-        """Leave the last table standing and put cursor, standard output and standard error back."""
+        """Leave the last table on the screen and restore cursor, standard output and standard error."""
         live, self._live = self._live, None
         if live is not None:
-            with suppress(OSError):  # a terminal that is gone has no cursor to put back
+            with suppress(OSError):  # a terminal that is gone has no cursor to restore
                 live.stop()
 
 
 def live_table(figures: Mapping[str, Any], title: str) -> Group:
-    """The figures as a table with the verdict below; those of all ranks beside this rank's, where there are several."""
+    """The figures as a table with the verdict below; with several ranks, those of all ranks beside this rank's."""
     several = figures["ranks"] > 1
     table = Table(title=title or None)
     table.add_column("")
@@ -52,7 +53,7 @@ def live_table(figures: Mapping[str, Any], title: str) -> Group:
 
 
 def _rows(figures: Mapping[str, Any], several: bool) -> Iterator[tuple[str, list[str]]]:
-    """Label and cells of each row: of this rank recent and overall, then the same of all ranks."""
+    """The label and cells of each row: recent and overall of this rank, then recent and overall of all ranks."""
     everyone = figures["global"]
     owners = [figures, everyone] if several else [figures]
     spans = [owner[span] for owner in owners for span in SPANS]
@@ -64,7 +65,7 @@ def _rows(figures: Mapping[str, Any], several: bool) -> Iterator[tuple[str, list
     if several:
         yield "imbalance", ["", "", *(f"{everyone[span]['imbalance']:.3f}" for span in SPANS)]
     for stage, share in figures["recent"]["wait_share"].items():
-        name = f"waited: {stage}" if stage == STARVED else f"loader waited: {stage}"
+        name = f"waited: {stage}" if stage == TRAINER else f"loader waited: {stage}"
         yield name, [f"{share:.1%}", f"{figures['overall']['wait_seconds'][stage]:.1f} s"]
     yield "steps", [f"{figures['recent']['steps']:,}", f"{figures['overall']['steps']:,}"]
     yield "samples", [cell for owner in owners for cell in ("", f"{owner['samples']:,}")]

@@ -1,4 +1,4 @@
-"""LiveView: looks at a running loader now and then, and shows what it does while it runs."""
+"""LiveView: looks at a running loader from time to time and shows what it does."""
 
 import math
 import sys
@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from odb_stream.errors import ConfigError
-from odb_stream.live.figures import Looks
 from odb_stream.live.scalars import ScalarWriter, checked_writer, open_writer, write_scalars
 from odb_stream.live.table import Screen
 
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
     from odb_stream.loader import Loader
 
 MOST_SHARE = 0.005
-"""Of the time that looks may take: one that took long (a slow terminal, a slow callback) puts off the next."""
+"""Largest share of the time that looks may take. A long look (slow terminal or callback) delays the next."""
 
 SECONDS_BETWEEN_SCALARS = 5.0
-"""TensorBoard gets scalars no more often than this, so that the files of a long run stay small."""
+"""TensorBoard gets scalars no more often than this, to keep the files of a long run small."""
 
 
 class LiveView:
@@ -35,22 +34,22 @@ class LiveView:
                 ...
                 live.update(loss)
 
-    Looking costs at most ``MOST_SHARE`` of the time. Nothing is exchanged between ranks: what is known of all ranks is
-    known on each. The first process (of rank 0) draws the table and writes the folder of ``tensorboard``.
+    Looking costs at most ``MOST_SHARE`` of the time. Ranks exchange nothing for it: each rank already knows the figures
+    of all ranks. The first process of rank 0 draws the table and writes the ``tensorboard`` folder.
 
     Args:
-        loader: what is looked at, through its ``report()``.
-        title: stands above the table.
-        every: seconds between two looks, at least; 0 looks at every step, as far as ``MOST_SHARE`` lets it.
-        table: draw on standard error. None: on the first process, if that is a terminal. True: on this process,
-            whatever its rank; where standard error is no terminal, only the last table appears, at the end.
-        callback: called with ``figures()`` at every look, on every rank. What it raises ends the run.
-        tensorboard: a folder, for which a writer is opened and closed here, or a SummaryWriter that stays yours to
-            close. Scalars are named ``odb_stream/...``; see :func:`odb_stream.live.scalars.write_scalars`.
-        clock: gives seconds.
+        loader: the loader to look at, through its ``report()``.
+        title: title of the table.
+        every: least seconds between two looks; 0 looks at every step, as far as ``MOST_SHARE`` allows.
+        table: whether to draw on standard error. None: on the first process, if standard error is a terminal. True: on
+            this process, whatever its rank; if standard error is not a terminal, only the last table is printed.
+        callback: called with ``figures()`` at every look, on every rank. An exception in it ends the run.
+        tensorboard: a folder, for which the view opens and closes a writer, or a SummaryWriter, which you close
+            yourself. Scalars are named ``odb_stream/...``; see :func:`odb_stream.live.scalars.write_scalars`.
+        clock: returns the time in seconds.
 
     Raises:
-        ConfigError: ``every`` is no time, or ``tensorboard`` cannot be written to.
+        ConfigError: ``every`` is not a time, or ``tensorboard`` is not writable.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class LiveView:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if not 0 <= every < math.inf:
-            raise ConfigError(f"every is {every!r}, but must be seconds, 0 or more")
+            raise ConfigError(f"every is {every!r}, but must be a number of seconds, at least 0")
         self._loader = loader
         self._title = title
         self._every = every
@@ -79,11 +78,15 @@ class LiveView:
         elif tensorboard is not None:
             self._writer = checked_writer(tensorboard)
         self._screen = Screen() if table or (table is None and first and sys.stderr.isatty()) else None
+        # Also runs at the exit of a program that forgot to close the view: a hidden cursor would stay hidden.
         self._finalizer = weakref.finalize(self, _put_back, self._screen, owned)
         self.restart()
 
     def restart(self) -> None:
-        """Let rates and ratios begin here; needed only where the loader took another state meanwhile."""
+        """Compute rates and ratios from now on; needed only after the loader loaded another state."""
+        # Not at the top: importing the view, as every command does, would load numpy.
+        from odb_stream.live.figures import Looks
+
         now, loader = self._clock(), self._loader
         self._looks = Looks(
             loader.report(),
@@ -95,37 +98,40 @@ class LiveView:
         self._due = self._scalars_due = now + self._every if self._is_shown else math.inf
 
     def update(self, loss: Any = None) -> None:
-        """Call it once a step: looks at the clock, and now and then shows the figures.
+        """Call this once per step: it shows the figures if the next look is due.
 
-        ``loss`` is a number or a tensor with one element, read only when it is shown. Raises what the callback raises.
+        ``loss`` is a number or a tensor with one element, which is read only when it is shown. Raises the exceptions of
+        the callback.
         """
         if loss is not None:
+            # Detached, or the graph of the step would stay in memory until the next one.
             self._loss = loss.detach() if hasattr(loss, "detach") else loss
         if self._clock() >= self._due:
             self._look()
 
     def figures(self) -> dict[str, Any]:
-        """What the loader does, as plain data fit for JSON; each call is a look too.
+        """What the loader is doing, as plain data ready for JSON; each call is also a look.
 
-        - ``seconds`` since the start; ``rank`` and ``ranks``; ``loss``, the last that was given, else None.
-        - Of this rank, and under ``global`` of all ranks: ``samples``, ``tokens``, ``padded_tokens`` and ``dropped`` by
-          reason, as the loader's report counts them (over the whole run, if it was resumed); ``steps`` likewise.
+        - ``seconds`` since the start; ``rank`` and ``ranks``; ``loss``, the last one given, or None.
+        - Of this rank, and of all ranks under ``global``: ``samples``, ``tokens``, ``padded_tokens`` and ``dropped`` by
+          reason, as the loader's report counts them (over the whole run, if it was resumed). Of this rank also
+          ``steps``.
         - ``recent`` and ``overall``, of this rank and under ``global``: ``seconds`` and ``steps`` of the span,
           ``samples_per_second``, ``tokens_per_second`` (real tokens), ``padded_tokens_per_second``; ``padding``, the
-          share of padded tokens that are not real; ``utilisation``, real tokens of what the budget would hold. Recent
-          is since the newest look that is at least 5 s old; overall is since the start of this view.
+          share of padded tokens that are not real; ``utilisation``, real tokens as a share of the budget. Recent
+          begins at the newest look that is at least 5 s old, overall at the start of this view.
         - ``wait_seconds`` and ``wait_share`` (of the span's seconds) by stage, in the spans of this rank:
           ``trainer`` waited for a batch; the loader's own thread waited for ``workers``, to ``read``, for ``peers``
-          (other ranks), and for ``room`` (its batches for the trainer).
-        - ``imbalance``, in the spans under ``global``: the largest rank's padded tokens in a step over the mean of all
-          ranks; 1 is even.
+          (other ranks), and for ``room`` (until the trainer takes a finished batch).
+        - ``imbalance``, in the spans under ``global``: the padded tokens of the largest rank in a step over the mean of
+          all ranks; 1 is even.
         - ``trainer_waits_for``: ``"workers"``, ``"read"``, ``"peers"``, ``"packing"``, or None if it hardly waits;
-          ``verdict``: the same in a line.
+          ``verdict``: the same in a sentence.
         """
         return self._looks.figures(self._loader.report(), self._clock(), _number(self._loss))
 
     def close(self) -> None:
-        """Show the figures a last time, put the terminal back, close the writer if it was opened here."""
+        """Show the figures a last time, restore the terminal, and close the writer if the view opened it."""
         try:
             if self._finalizer.alive and self._is_shown:
                 self._scalars_due = -math.inf
@@ -138,7 +144,7 @@ class LiveView:
         return self._screen is not None or self._writer is not None or self._callback is not None
 
     def _look(self) -> None:
-        loss = _number(self._loss)  # may wait for an accelerator, which is no cost of looking
+        loss = _number(self._loss)  # before the clock: waiting for an accelerator is not a cost of looking
         began = self._clock()
         figures = self._looks.figures(self._loader.report(), began, loss)
         if self._screen is not None:
@@ -146,7 +152,7 @@ class LiveView:
         if self._writer is not None and began >= self._scalars_due:
             write_scalars(self._writer, figures)
             self._scalars_due = began + SECONDS_BETWEEN_SCALARS
-        callback, self._callback = self._callback, None  # one that raises is not called again
+        callback, self._callback = self._callback, None  # if it raises, close() does not call it again
         if callback is not None:
             callback(figures)
             self._callback = callback
@@ -173,7 +179,7 @@ class LiveView:
 
 
 def is_first_process(world: "World") -> bool:
-    """Whether this is rank 0, and where several processes share a rank, the first of them."""
+    """Whether this process has rank 0, and is the first one if several processes share the rank."""
     if world.rank or world.places is None:
         return world.rank == 0
     import torch.distributed as dist
@@ -186,7 +192,7 @@ def _number(loss: Any) -> float | None:
 
 
 def _put_back(screen: Screen | None, writer: ScalarWriter | None) -> None:
-    """The end of a view, also of one that was forgotten."""
+    """End a view, also one that was never closed. Not a method: a finalizer must not refer to its object."""
     if screen is not None:
         screen.close()
     if writer is not None:

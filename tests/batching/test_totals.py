@@ -4,7 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odb_stream.batching.totals import OTHER_REASONS, REPORT_BYTES, RankReport, encode_report, sum_reports
+from odb_stream.batching.totals import (
+    OTHER_REASONS,
+    REPORT_BYTES,
+    RankReport,
+    critical_ratio,
+    critical_tokens,
+    encode_report,
+    sum_reports,
+)
 
 reports = st.builds(
     RankReport,
@@ -35,3 +43,8 @@ def test_the_rarest_reasons_are_lumped_when_there_are_too_many():
     assert dropped["reason_number_099"] == 100
     assert "reason_number_000" not in dropped
     assert dropped[OTHER_REASONS] > 1
+
+
+@given(st.integers(1, 2**50), st.integers(1, 64), st.integers(0, 2**50))
+def test_the_critical_tokens_are_recovered_from_the_ratio(real: int, ranks: int, critical: int) -> None:
+    assert critical_tokens(critical_ratio(critical, real, ranks), real, ranks) == critical
