@@ -9,7 +9,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from odb_stream.cli.options import BatchSize, Lookahead, Recipe, RecipeShards, Workers, require_drawable
+from odb_stream.cli.options import (
+    BatchSizeOption,
+    LookaheadOption,
+    Recipe,
+    RecipeShards,
+    WorkersOption,
+    require_drawable,
+)
 from odb_stream.cli.output import print_json, print_table, watched
 from odb_stream.cli.recipes import build_pipeline
 from odb_stream.config import Layout, Settings, require_int
@@ -38,12 +45,12 @@ def inspect(
         ),
     ] = None,
     window: Annotated[int, typer.Option(help="Samples held for grouping, by the policy anchored.")] = Settings.window,
-    lookahead: Lookahead = Settings.lookahead,
+    lookahead: LookaheadOption = Settings.lookahead,
     layout: Annotated[
         Layout, typer.Option(help="Layout for which window and lookahead are suggested.")
     ] = Settings.layout,
-    batch_size: BatchSize = 8,
-    workers: Workers = 0,
+    batch_size: BatchSizeOption = 8,
+    workers: WorkersOption = 0,
     seed: Annotated[int, typer.Option(help="Seed of every draw.")] = 0,
     memory: Annotated[
         str | None,

@@ -29,11 +29,11 @@ Endpoint = Annotated[
 ]
 Anonymous = Annotated[bool, typer.Option("--anonymous", help="Read public data without credentials.")]
 
-BatchLayout = Annotated[Layout, typer.Option("--layout", help="Rows padded to the longest, or one packed row.")]
-Window = Annotated[int, typer.Option("--window", help="Samples held for grouping.")]
-Lookahead = Annotated[int, typer.Option("--lookahead", help="Most groups planned in a round.")]
-BatchSize = Annotated[int, typer.Option("--batch-size", help="Samples in a batch of the policy fixed.")]
-Workers = Annotated[
+LayoutOption = Annotated[Layout, typer.Option("--layout", help="Rows padded to the longest, or one packed row.")]
+WindowOption = Annotated[int, typer.Option("--window", help="Samples held for grouping.")]
+LookaheadOption = Annotated[int, typer.Option("--lookahead", help="Most groups planned in a round.")]
+BatchSizeOption = Annotated[int, typer.Option("--batch-size", help="Samples in a batch of the policy fixed.")]
+WorkersOption = Annotated[
     int, typer.Option("--workers", help="Processes that run the stages; 0 runs them in this process.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

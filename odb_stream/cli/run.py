@@ -11,12 +11,12 @@ from rich.table import Table
 
 from odb_stream.cli.options import (
     DEFAULT_BUDGET,
-    BatchLayout,
-    Lookahead,
+    LayoutOption,
+    LookaheadOption,
     Recipe,
     RecipeShards,
-    Window,
-    Workers,
+    WindowOption,
+    WorkersOption,
     require_writable,
 )
 from odb_stream.cli.output import print_json, print_table
@@ -52,10 +52,10 @@ def run(
     budget: Annotated[
         int, typer.Option("--budget", "--token-budget", help="Most tokens in a batch, padding included.")
     ] = DEFAULT_BUDGET,
-    layout: BatchLayout = Settings.layout,
-    window: Window = Settings.window,
-    lookahead: Lookahead = Settings.lookahead,
-    workers: Workers = 0,
+    layout: LayoutOption = Settings.layout,
+    window: WindowOption = Settings.window,
+    lookahead: LookaheadOption = Settings.lookahead,
+    workers: WorkersOption = 0,
     seed: Annotated[int, typer.Option(help="Seed of every draw, and of the model's weights.")] = Settings.seed,
     oversize: Annotated[
         Oversize, typer.Option(help="What to do with a sample over the budget; drops are counted.")

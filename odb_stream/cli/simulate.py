@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 from rich.table import Table
 
-from odb_stream.cli.options import DEFAULT_BUDGET, BatchLayout, BatchSize, Lookahead, Window, require_drawable
+from odb_stream.cli.options import (
+    DEFAULT_BUDGET,
+    BatchSizeOption,
+    LayoutOption,
+    LookaheadOption,
+    WindowOption,
+    require_drawable,
+)
 from odb_stream.cli.output import print_json, print_table, progress
 from odb_stream.config import Budget, Policy, Settings, require_int
 from odb_stream.errors import ConfigError
@@ -26,7 +33,7 @@ def simulate(
         Literal["all", "anchored", "paper-window", "fixed", "gmt", "bmt"],
         typer.Option(help="anchored is the loader's own policy; gmt and bmt are offline oracles; all compares them."),
     ] = "all",
-    layout: BatchLayout = Settings.layout,
+    layout: LayoutOption = Settings.layout,
     world_size: Annotated[
         int | None, typer.Option(help="Ranks to deal the samples to; by default as many as --shares, or 1.")
     ] = None,
@@ -34,12 +41,12 @@ def simulate(
         str | None,
         typer.Option(metavar="1,1,2", help="Contiguous parts in this proportion, one per rank; otherwise round-robin."),
     ] = None,
-    window: Window = Settings.window,
-    lookahead: Lookahead = Settings.lookahead,
+    window: WindowOption = Settings.window,
+    lookahead: LookaheadOption = Settings.lookahead,
     token_budget: Annotated[
         int, typer.Option("--token-budget", "--budget", help="Most tokens in one rank's step.")
     ] = DEFAULT_BUDGET,
-    batch_size: BatchSize = 8,
+    batch_size: BatchSizeOption = 8,
     pad_to_multiple_of: Annotated[
         int, typer.Option(help="Widths are rounded up to a multiple of this.")
     ] = Settings.pad_to_multiple_of,
