@@ -1,13 +1,14 @@
 """The layers of the package: imports only go down, the pure parts stay pure, and there is no cycle."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
 
 import pytest
-from import_graph import PACKAGE, find_cycle, imports, sources
+from import_graph import PACKAGE, ROOT, find_cycle, imports, sources
 
-# What stands directly inside the package -> its layer. A new file or folder must be given a place here.
+# Each file and folder directly inside the package -> its layer. A new one must be added here.
 LAYERS = {
     "errors": 0, "sample": 0, "seeds": 0, "config": 0, "deprecated": 0,
     "checkpoint": 1,
@@ -25,9 +26,9 @@ LAYERS = {
     "cli": 13,
 }  # fmt: skip
 
-# batching is integers in, integers out: what it may import is listed, and everything else is refused.
+# batching is integers in, integers out: it may import what is listed here, and nothing else.
 PURE = {
-    "bisect", "collections", "collections.abc", "dataclasses", "enum", "functools", "heapq", "itertools", "json",
+    "abc", "bisect", "collections", "collections.abc", "dataclasses", "enum", "functools", "heapq", "itertools", "json",
     "math", "operator", "typing", "numpy", "numpy.typing",
 }  # fmt: skip
 
@@ -50,7 +51,7 @@ def belongs(module: str, parts: tuple[str, ...]) -> bool:
 
 
 def violations(modules: Mapping[str, str]) -> list[str]:
-    """Every broken rule in words; none for a sound package."""
+    """Every breach of the rules in words; none for a sound package."""
     found = [f"{module}: {place(module)!r} has no layer" for module in modules if place(module) not in LAYERS]
     if found:
         return found
@@ -76,6 +77,13 @@ def violations(modules: Mapping[str, str]) -> list[str]:
 
 def test_the_package_keeps_its_layers() -> None:
     assert violations(sources()) == []
+
+
+def test_the_page_for_contributors_lists_the_layers() -> None:
+    rows = re.findall(r"^\| (\d+) \| (`[^|]+`) \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.M)
+    listed = {name: int(layer) for layer, names in rows for name in re.findall(r"`(\w+)/?`", names)}
+    # The package's own file, and files that only forward or serve examples, are not worth a line there.
+    assert listed == {name: layer for name, layer in LAYERS.items() if name not in ("", "resume", "tiny_model")}
 
 
 BAD = {
