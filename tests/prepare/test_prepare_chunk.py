@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from worker_stages import plain
 
 from odb_stream.errors import OdbStreamError, StageError, StateError
 from odb_stream.prepare.chunk import PreparedChunk
@@ -36,13 +37,6 @@ def travelled(chunk: PreparedChunk) -> PreparedChunk:
     return copy
 
 
-def told(result: PreparedSample | Drop | OdbStreamError) -> object:
-    if isinstance(result, PreparedSample):
-        assert result.input_ids.dtype == result.labels.dtype == np.int32
-        return result.ref, result.input_ids.tolist(), result.labels.tolist(), result.supervised
-    return (type(result), str(result))
-
-
 def rows(labelled: bool) -> st.SearchStrategy[dict[str, Any]]:
     token = st.integers(-200, 2**31 - 1)
     label = st.integers(0, 9) | st.just(IGNORED_LABEL)
@@ -62,13 +56,13 @@ def test_results_survive_the_journey(items: list[Item]) -> None:
     expected = []
     for record in records:
         try:
-            expected.append(told(prepare.record(record)))
+            expected.append(plain(prepare.record(record)))
         except OdbStreamError as error:
-            expected.append(told(error))
+            expected.append(plain(error))
             break
     chunk = prepare.chunk(records)
-    assert [told(result) for result in chunk.results(records)] == expected
-    assert [told(result) for result in travelled(chunk).results(records)] == expected
+    assert [plain(result) for result in chunk.results(records)] == expected
+    assert [plain(result) for result in travelled(chunk).results(records)] == expected
 
 
 def test_labels_travel_only_when_they_say_something() -> None:

@@ -5,12 +5,12 @@ import pickle
 import numpy as np
 import pytest
 from inspection_data import FakeClock, Work, drop_fifth, fail_at_seven, pipeline, some_lengths
+from worker_stages import plain
 
 import odb_stream as odb
 from odb_stream.prepare import clock as clock_module
 from odb_stream.prepare.clock import OPENER, WHOLE, Clock, Spent
 from odb_stream.prepare.records import prepare_for
-from odb_stream.sample import PreparedSample
 from odb_stream.workers.pool import WorkerPool
 
 
@@ -23,13 +23,6 @@ def fake_clock(monkeypatch) -> FakeClock:
 
 def records(given: odb.Pipeline, count: int) -> list:
     return list(given.source.open().reading(odb.World(), seed=0, epoch=0).records())[:count]
-
-
-def plain(result) -> object:
-    """A result in a form that compares."""
-    if isinstance(result, PreparedSample):
-        return result.ref, result.input_ids.tolist(), result.labels.tolist(), result.supervised
-    return repr(result)
 
 
 @pytest.mark.parametrize("stages", [(), (drop_fifth,), (drop_fifth, fail_at_seven)], ids=["none", "drops", "fails"])

@@ -2,20 +2,12 @@
 
 from functools import cache
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from stage_samples import byte_level
+from tokenizers import AddedToken, Tokenizer, processors
 
-from odb_stream.sample import Record, Sample, SampleRef
+from odb_stream.sample import Sample
 
-SPECIALS = [
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<s>",
-    "</s>",
-    "<|start|>",
-    "<|sep|>",
-    "<|eot|>",
-]
+SPECIALS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<s>", "</s>", "<|start|>", "<|sep|>", "<|eot|>"]
 
 CHATML = """
 {%- for message in messages -%}
@@ -189,19 +181,10 @@ ALL = {
 
 @cache
 def backend(trim_offsets: bool = True) -> Tokenizer:
-    """A byte-level BPE tokenizer trained on a few sentences, with special and ordinary added tokens."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    """A byte-level tokenizer with special and ordinary added tokens."""
+    words = "user assistant system tool hello world answer the question im_end im_start 你好 世界 😀 \n\n think"
+    tokenizer = byte_level(words, SPECIALS, 420)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=trim_offsets)
-    words = ["user assistant system tool hello world answer the question im_end im_start 你好 世界 😀 \n\n think"]
-    trainer = trainers.BpeTrainer(
-        vocab_size=420,
-        special_tokens=SPECIALS,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(words * 20, trainer)
     tokenizer.add_tokens(
         [AddedToken(word, special=False, normalized=False) for word in ("<think>", "</think>", "<tool_call>")]
     )
@@ -218,11 +201,6 @@ def wrapped(template: object = None, tokenizer: Tokenizer | None = None):
     if template is not None:
         fast.chat_template = template
     return fast
-
-
-def sample(**fields: object) -> Sample:
-    """A sample at a place that messages must name."""
-    return Sample.of(Record(SampleRef(0, 3, 7, 1536), "00042", "shards/train-3.tar"), fields, seed=0)
 
 
 def chat(*contents: str, system: str | None = None) -> list[dict[str, str]]:

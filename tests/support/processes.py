@@ -27,6 +27,9 @@ def hold(sample):
 
 def records(count):
     return [Record(SampleRef(0, 0, i, -1), f"key{i}", "a.tar") for i in range(count)]
+
+def pool_of(workers, *stages):
+    return WorkerPool(Prepare((SourceStages(opener, stages),), 0), workers)
 """
 
 
@@ -75,6 +78,12 @@ def script(source: str, tmp_path: Path, *arguments: str, head: str = HEAD) -> It
             with suppress(ProcessLookupError):  # a worker that has just followed its parent
                 os.kill(pid, 9)
         process.communicate()
+
+
+def lines(process: "subprocess.Popen[str]", count: int) -> list[str]:
+    """The next lines that a script prints."""
+    assert process.stdout is not None
+    return [process.stdout.readline().rstrip("\n") for _ in range(count)]
 
 
 def finished(process: "subprocess.Popen[str]") -> tuple[int, str, str]:

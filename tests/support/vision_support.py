@@ -1,13 +1,12 @@
-"""Chat templates of three vision families, in their own words, their processors, and pictures to go with them."""
+"""Chat templates of three vision families, their processors, and pictures to go with them."""
 
 import io
 from functools import cache
 
 import numpy as np
 from PIL import Image
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-from odb_stream.sample import Record, Sample, SampleRef
+from stage_samples import byte_level
+from tokenizers import Tokenizer
 
 SPECIALS = [
     "<|endoftext|>", "<|im_start|>", "<|im_end|>",
@@ -119,20 +118,8 @@ FAMILIES = tuple(TEMPLATES)
 
 @cache
 def backend() -> Tokenizer:
-    """A byte-level BPE tokenizer with the special tokens of the family."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=SPECIALS,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(
-        ["user assistant system what is in this picture a cat and a dog 你好 \n"] * 20, trainer
-    )
-    return tokenizer
+    """A byte-level tokenizer with the special tokens of the family."""
+    return byte_level("user assistant system what is in this picture a cat and a dog 你好 \n", SPECIALS, 400)
 
 
 @cache
@@ -183,16 +170,6 @@ def image_file(width: int = 60, height: int = 40, *, seed: int = 0) -> bytes:
     return encoded(picture(width, height, seed=seed))
 
 
-def sample(seed: int = 0, epoch: int = 0, index: int = 7, stage: int = 0, **fields: object) -> Sample:
-    """A sample at a place that messages must name; members with dots in their names come as ``**{"0.jpg": ...}``."""
-    made = Sample.of(Record(SampleRef(0, 3, index, 1536), "00042", "train-3.tar", epoch=epoch), fields, seed=seed)
-    made.stage = stage
-    return made
-
-
-PLACE = r"train-3\.tar, key '00042' \(sample 7, byte offset 1536\)"
-
-
 def turn(role: str, *parts: object) -> dict[str, object]:
     """A message: each string is a text part, each None an unnamed image, each 1-tuple an image of that name."""
     content = [
@@ -207,13 +184,3 @@ def turn(role: str, *parts: object) -> dict[str, object]:
 def members(*files: bytes) -> dict[str, bytes]:
     """Files as the members of a key: 0.png, 1.png and so on."""
     return {f"{number}.png": file for number, file in enumerate(files)}
-
-
-def through(stages: list, start: Sample):
-    """A sample after these stages, as Prepare runs them; a Drop ends it."""
-    for place, stage in enumerate(stages):
-        start.stage = place
-        start = stage(start)
-        if not isinstance(start, Sample):
-            break
-    return start

@@ -1,22 +1,15 @@
 """Pipelines with ExpandVisualTokens, and a chat with four images."""
 
-from vision_support import backend, image_file, members, processor, sample, through, turn
+from stage_samples import sample, through
+from vision_support import backend, image_file, members, processor, turn
 
 from odb_stream.prepare.records import Prepare, SourceStages
 from odb_stream.sample import PreparedSample, Record, SampleRef
-from odb_stream.stages import (
-    ChatTemplate,
-    ExpandVisualTokens,
-    MeasureImages,
-    PlannedImage,
-    Tokenize,
-)
+from odb_stream.stages import ChatTemplate, ExpandVisualTokens, MeasureImages, PlannedImage, Tokenize
 
 START, END, PAD = (backend().token_to_id(token) for token in ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>"))
 
-
 MARK = "<|vision_start|><|image_pad|><|vision_end|>"
-
 
 # Turns whose images are one token each.
 FIXED = """
@@ -29,14 +22,12 @@ FIXED = """
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
 """
 
-
 CHAT = [
     turn("user", None, "hm, ", None, "what?"),
     turn("assistant", "a cat and a dog"),
     turn("user", "and", None, None),
     turn("assistant", "a picture"),
 ]
-
 
 FILES = [image_file(60, 40), image_file(90, 90), image_file(30, 120), image_file(60, 60)]
 

@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from odb_stream import seeds
-from odb_stream.sample import Drop, Record, Sample, SampleRef
+from odb_stream.prepare.chunk import Result
+from odb_stream.prepare.records import Prepare, SourceStages
+from odb_stream.sample import Drop, PreparedSample, Record, Sample, SampleRef, Stage
 
 
 def numbers(record: Record) -> dict[str, Any]:
@@ -22,6 +26,19 @@ def numbers(record: Record) -> dict[str, Any]:
 def records(count: int, start: int = 0) -> list[Record]:
     """Records of a shard without content."""
     return [Record(SampleRef(0, 0, i, 512 * i), f"key{i}", "a.tar") for i in range(start, start + count)]
+
+
+def prepare(*stages: Stage) -> Prepare:
+    """What a pool over these stages runs."""
+    return Prepare((SourceStages(numbers, stages),), seed=7)
+
+
+def plain(result: Result) -> object:
+    """A result in a form that compares."""
+    if isinstance(result, PreparedSample):
+        assert result.input_ids.dtype == result.labels.dtype == np.int32
+        return result.ref, result.input_ids.tolist(), result.labels.tolist(), result.supervised
+    return (type(result), str(result))
 
 
 def shuffle(sample: Sample) -> Mapping[str, Any]:

@@ -9,16 +9,12 @@ from pathlib import Path
 import pytest
 import worker_stages
 from waiting import PATIENCE, eventually
+from worker_stages import prepare
 
 from odb_stream.errors import ConfigError, WorkerError
 from odb_stream.prepare.records import Prepare, SourceStages
-from odb_stream.sample import Stage
 from odb_stream.workers.exits import describe_exit
 from odb_stream.workers.pool import WorkerPool
-
-
-def prepare(*stages: Stage) -> Prepare:
-    return Prepare((SourceStages(worker_stages.numbers, stages),), seed=7)
 
 
 def failure_of(pool: WorkerPool) -> str:

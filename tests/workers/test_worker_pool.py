@@ -8,38 +8,25 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
-import numpy as np
 import pytest
 import worker_stages
 from waiting import PATIENCE, descriptors, eventually, shared_memory
+from worker_stages import plain, prepare
 
-from odb_stream.errors import ConfigError, OdbStreamError, StageError, WorkerError
-from odb_stream.prepare.records import Prepare, SourceStages
-from odb_stream.sample import Drop, PreparedSample, Record, Stage
+from odb_stream.errors import ConfigError, StageError, WorkerError
+from odb_stream.sample import PreparedSample, Record, Stage
 from odb_stream.workers.pool import WorkerPool
 
 
-def prepare(*stages: Stage) -> Prepare:
-    return Prepare((SourceStages(worker_stages.numbers, stages),), seed=7)
-
-
-def told(outcome: PreparedSample | Drop | OdbStreamError) -> object:
-    """An outcome as something that compares."""
-    if isinstance(outcome, PreparedSample):
-        assert outcome.input_ids.dtype == outcome.labels.dtype == np.int32
-        return outcome.ref, outcome.input_ids.tolist(), outcome.labels.tolist(), outcome.supervised
-    return (type(outcome), str(outcome))
-
-
-def run(workers: int, *stages: Stage, chunk: int = 7, count: int = 40) -> list[object]:
+def run(workers: int, *stages: Stage, size: int = 7, count: int = 40) -> list[object]:
     everything = worker_stages.records(count)
-    chunks: list[list[Record]] = [everything[i : i + chunk] for i in range(0, count, chunk)]
+    chunks: list[list[Record]] = [everything[i : i + size] for i in range(0, count, size)]
     with WorkerPool(prepare(*stages), workers) as pool:
         futures = [pool.submit(records) for records in chunks]
         prepared = [future.result(PATIENCE) for future in futures]
         assert prepared[0] is pool.wait(futures[0])
     return [
-        told(outcome) for result, records in zip(prepared, chunks, strict=True) for outcome in result.results(records)
+        plain(result) for chunk, records in zip(prepared, chunks, strict=True) for result in chunk.results(records)
     ]
 
 
@@ -49,7 +36,7 @@ def test_same_outcomes_as_inline(workers: int) -> None:
     inline = run(0, *stages)
     # 30 is the third of its chunk of seven: the last four of that chunk stay unprepared, the next chunk does not.
     assert len(inline) == 40 - 4
-    assert any(isinstance(outcome, tuple) and outcome[0] is StageError for outcome in inline)
+    assert any(isinstance(result, tuple) and result[0] is StageError for result in inline)
     assert run(workers, *stages) == inline
 
 

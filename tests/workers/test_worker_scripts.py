@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import HEAD, finished, running, script, session_members, signal_mask, stat
+from processes import HEAD, finished, lines, running, script, session_members, signal_mask, stat
 from waiting import PATIENCE, eventually, shared_memory
 
 SIGINT_BIT = 1 << (signal.SIGINT - 1)
 
 HOLDING = """
 if __name__ == "__main__":
-    with WorkerPool(Prepare((SourceStages(opener, (hold,)),), 0), 2) as pool:
+    with pool_of(2, hold) as pool:
         futures = [pool.submit(records(1)) for _ in range(2)]
         pool.wait(futures[0])
 """
@@ -23,22 +23,18 @@ if __name__ == "__main__":
 def test_workers_go_with_a_killed_parent(tmp_path: Path) -> None:
     before = shared_memory()
     with script(HOLDING, tmp_path) as process:
-        assert process.stdout is not None
-        workers = [int(process.stdout.readline()) for _ in range(2)]
+        workers = [int(line) for line in lines(process, 2)]
         assert all(map(running, workers))
         process.kill()
         eventually(lambda: not any(map(running, workers)))
         eventually(lambda: session_members(process.pid) == [])
-        assert process.stderr is not None
-        assert process.stderr.read() == ""
+        assert finished(process)[2] == ""
     eventually(lambda: shared_memory() <= before)
 
 
 def test_ctrl_c_ends_at_once_with_one_traceback(tmp_path: Path) -> None:
     with script(HOLDING, tmp_path) as process:
-        assert process.stdout is not None
-        for _ in range(2):
-            process.stdout.readline()
+        lines(process, 2)
         os.killpg(process.pid, signal.SIGINT)
         code, _, error = finished(process)
         eventually(lambda: session_members(process.pid) == [])
@@ -50,13 +46,12 @@ def test_ctrl_c_ends_at_once_with_one_traceback(tmp_path: Path) -> None:
 def test_ctrl_c_while_workers_start(tmp_path: Path) -> None:
     source = """
 if __name__ == "__main__":
-    with WorkerPool(Prepare((SourceStages(opener),), 0), 2) as pool:
+    with pool_of(2) as pool:
         print("constructed", flush=True)
         threading.Event().wait()
 """
     with script(source, tmp_path) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "constructed\n"
+        assert lines(process, 1) == ["constructed"]
         os.killpg(process.pid, signal.SIGINT)
         code, _, error = finished(process)
         eventually(lambda: session_members(process.pid) == [])
@@ -69,7 +64,7 @@ def test_workers_never_take_ctrl_c(tmp_path: Path) -> None:
     source = """
 import multiprocessing
 if __name__ == "__main__":
-    with WorkerPool(Prepare((SourceStages(opener, (hold,)),), 0), 2) as pool:
+    with pool_of(2, hold) as pool:
         for child in multiprocessing.active_children():
             with open(f"/proc/{child.pid}/status") as status:
                 masks = {line.split()[0]: int(line.split()[1], 16) for line in status if line.startswith("Sig")
@@ -79,9 +74,8 @@ if __name__ == "__main__":
         pool.wait(futures[0])
 """
     with script(source, tmp_path) as process:
-        assert process.stdout is not None
-        assert [process.stdout.readline() for _ in range(2)] == ["True\n"] * 2
-        for worker in [int(process.stdout.readline()) for _ in range(2)]:
+        assert lines(process, 2) == ["True", "True"]
+        for worker in [int(line) for line in lines(process, 2)]:
             assert signal_mask(worker, "SigIgn") & SIGINT_BIT
             assert not signal_mask(worker, "SigBlk") & SIGINT_BIT
 
@@ -96,7 +90,7 @@ def big(sample):
     return {"input_ids": [1] * 4_000_000}
 
 if __name__ == "__main__":
-    with WorkerPool(Prepare((SourceStages(opener, (big,)),), 0), 1) as pool:
+    with pool_of(1, big) as pool:
         try:
             pool.wait(pool.submit(records(1)))
         except OdbStreamError as error:
@@ -105,8 +99,7 @@ if __name__ == "__main__":
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     with script(source, tmp_path, str(gate)) as process:
-        assert process.stdout is not None
-        worker = int(process.stdout.readline())
+        worker = int(*lines(process, 1))
         process.send_signal(signal.SIGSTOP)
         eventually(lambda: (stat(process.pid) or "?")[0] == "T")
         gate.write_text("")
@@ -131,7 +124,7 @@ def test_program_that_never_closes_its_pool_ends(order: str, tmp_path: Path) -> 
     """Also when multiprocessing's own exit handler, which waits for processes, runs before the pool's."""
     source = """
 if __name__ == "__main__":
-    pool = WorkerPool(Prepare((SourceStages(opener, (hold,)),), 0), 2)
+    pool = pool_of(2, hold)
     pool.submit(records(1))
     sys.modules["keep"] = pool
 """
@@ -149,7 +142,7 @@ import functools
 def weigh(ballast, sample):
     return sample
 
-with WorkerPool(Prepare((SourceStages(opener, (functools.partial(weigh, bytes({ballast})),)),), 0), 1) as pool:
+with pool_of(1, functools.partial(weigh, bytes({ballast}))) as pool:
     pool.wait(pool.submit(records(1)))
 """
     with script(source, tmp_path) as process:
@@ -169,7 +162,7 @@ def run_python(arguments: list[str], source: str | None = None) -> "subprocess.C
 
 
 USE = """
-with WorkerPool(Prepare((SourceStages(opener),), 0), 1) as pool:
+with pool_of(1) as pool:
     print(len(pool.wait(pool.submit(records(3))).lengths))
 """
 

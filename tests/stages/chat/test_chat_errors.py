@@ -3,7 +3,8 @@
 import pickle
 
 import pytest
-from chat_templates import ALL, CHATML, CHATML_MARKED, PROMPTED_THINKING, THINKING, backend, call, chat, sample, wrapped
+from chat_templates import ALL, CHATML, CHATML_MARKED, PROMPTED_THINKING, THINKING, backend, call, chat, wrapped
+from stage_samples import PLACE, sample
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from odb_stream.errors import ConfigError, StageError
@@ -11,40 +12,38 @@ from odb_stream.sample import Drop
 from odb_stream.stages import ChatTemplate, Tokenize
 
 ANSWER = {"role": "assistant", "content": "a"}
-PLACE = r"shards/train-3\.tar, key '00042' \(sample 7, byte offset 1536\): "
+
+
+def user(content, **fields):
+    """A chat whose first message is this user's."""
+    return [{"role": "user", "content": content, **fields}, ANSWER]
+
+
 SHAPES = [
-    ("hello", "messages must be a list"),
-    ({"role": "user", "content": "a"}, "messages must be a list"),
-    (None, "messages must be a list"),
+    ("hello", "must be a list.*'hello'"),
+    ({"role": "user", "content": "a"}, "must be a list.*dict"),
+    (None, "must be a list.*None"),
     ([], "empty list"),
-    (["hello", ANSWER], "turn 0 must be an object"),
+    (["hello", ANSWER], "turn 0 .* 'hello'"),
     ([{"content": "a"}, ANSWER], "turn 0 has no 'role'"),
-    ([ANSWER, {"role": "gpt", "content": "a"}], "turn 1 has the unknown role 'gpt'"),
-    ([{"role": ["user"], "content": "a"}, ANSWER], "turn 0 has the unknown role"),
+    ([ANSWER, {"role": "gpt", "content": "a"}], "turn 1 .* 'gpt'"),
+    ([{"role": ["user"], "content": "a"}, ANSWER], r"turn 0 .* \['user'\]"),
     ([{"role": "user"}, ANSWER], r"turn 0 \(user\) has no content"),
-    ([{"role": "user", "content": None}, ANSWER], r"turn 0 \(user\) has no content"),
-    (
-        [{"role": "user", "content": "a"}, {"role": "assistant", "content": None}],
-        r"turn 1 \(assistant\) has no content",
-    ),
-    ([{"role": "user", "content": 5}, ANSWER], r"turn 0 \(user\) must be a string or a list"),
-    ([{"role": "user", "content": ["a"]}, ANSWER], r"part 0 of turn 0 \(user\) must be an object with a 'type'"),
-    ([{"role": "user", "content": [{"type": "text"}]}, ANSWER], "part 0 of turn 0 .* 'text' is not a string"),
-    (
-        [{"role": "user", "content": [{"type": "image"}]}, ANSWER],
-        "image parts is 1, but the sample holds 0 measured images: put MeasureImages before",
-    ),
-    ([{"role": "user", "content": [{"type": "audio"}]}, ANSWER], "part 0 of turn 0 .* 'audio'"),
-    ([{"role": "user", "content": [{"type": "image", "image": 3}]}, ANSWER], "holds an image of type int: give the"),
-    ([{"role": "user", "content": [{"type": "video"}]}, ANSWER], "of type 'video': video is not supported"),
-    ([{"role": "user", "content": "\ud800"}, ANSWER], r"turn 0 holds U\+D800"),
-    ([{"role": "user", "content": "a", "tool_calls": [call()]}, ANSWER], "only assistant turns may call tools"),
-    (
-        [{"role": "user", "content": "a"}, {**ANSWER, "tool_calls": [{"function": "f"}]}],
-        "tool_calls of turn 1 must hold",
-    ),
-    ([{"role": "user", "content": "a"}, {**ANSWER, "tool_calls": "f"}], "tool_calls of turn 1 must be a list"),
-    ([{"role": "user", "content": "a"}, {**ANSWER, "reasoning_content": 3}], "reasoning_content of turn 1"),
+    (user(None), r"turn 0 \(user\) has no content"),
+    ([*user("a")[:1], {"role": "assistant", "content": None}], r"turn 1 \(assistant\) has no content"),
+    (user(5), r"turn 0 \(user\) must be a string or a list"),
+    (user(["a"]), r"part 0 of turn 0 \(user\) .* 'a'"),
+    (user([{"type": "text"}]), "part 0 of turn 0 .*'text' is not a string"),
+    (user([{"type": "image"}]), "parts is 1, .* 0 measured images: put MeasureImages before"),
+    (user([{"type": "audio"}]), "part 0 of turn 0 .* 'audio'"),
+    (user([{"type": "image", "image": 3}]), "part 0 of turn 0 .* int"),
+    (user([{"type": "image", "image": {"bytes": b""}}]), "part 0 of turn 0 .* dict"),
+    (user([{"type": "video"}]), "part 0 of turn 0 .*video is not supported"),
+    (user("\ud800"), r"turn 0 holds U\+D800"),
+    (user("a", tool_calls=[call()]), r"turn 0 \(user\) has tool_calls"),
+    ([*user("a")[:1], {**ANSWER, "tool_calls": [{"function": "f"}]}], "tool_calls of turn 1 must hold"),
+    ([*user("a")[:1], {**ANSWER, "tool_calls": "f"}], "tool_calls of turn 1 must be a list"),
+    ([*user("a")[:1], {**ANSWER, "reasoning_content": 3}], "reasoning_content of turn 1"),
 ]
 
 
@@ -56,21 +55,19 @@ def test_messages_of_the_wrong_shape(messages, words):
 
 
 def test_a_sample_without_messages():
-    with pytest.raises(StageError, match=PLACE + r"the sample has no 'messages' \(its fields: text\)"):
+    with pytest.raises(StageError, match=PLACE + r": .*'messages' \(its fields: text\)"):
         ChatTemplate(wrapped(CHATML))(sample(text="a"))
 
 
-@pytest.mark.parametrize(
-    ("tools", "words"), [("[{", "not JSON"), ({"a": 1}, "must be a list"), (["f"], "must be a list")]
-)
+@pytest.mark.parametrize(("tools", "words"), [("[{", "not JSON"), ({"a": 1}, "dict"), (["f"], "list .*'f'")])
 def test_bad_tools(tools, words):
-    with pytest.raises(StageError, match=PLACE + ".*" + words):
+    with pytest.raises(StageError, match=PLACE + ": .*" + words):
         ChatTemplate(wrapped(THINKING))(sample(messages=chat("a", "b"), tools=tools))
 
 
 def test_tools_that_the_template_ignores():
     tools = [{"type": "function", "function": {"name": "find"}}]
-    with pytest.raises(StageError, match=r"does not render tools.*tools_key=None"):
+    with pytest.raises(StageError, match="tools_key=None"):
         ChatTemplate(wrapped(CHATML))(sample(messages=chat("a", "b"), tools=tools))
     assert ChatTemplate(wrapped(CHATML), tools_key=None)(sample(messages=chat("a", "b"), tools=tools))["text"]
 
@@ -90,7 +87,7 @@ def test_a_content_that_is_not_rendered(template):
     )
     stage = ChatTemplate(wrapped(ignores_system))
     # The same text elsewhere in the chat does not count.
-    with pytest.raises(StageError, match=PLACE + r".*does not render the content of turn 0 \(system\).*take it out"):
+    with pytest.raises(StageError, match=PLACE + r": .*turn 0 \(system\)"):
         stage(sample(messages=chat("be kind", "be kind", system="be kind")))
     # A blank content is lost without loss.
     assert stage(sample(messages=chat("a", "b", system="")))["text"]
@@ -98,7 +95,7 @@ def test_a_content_that_is_not_rendered(template):
 
 def test_a_tool_call_that_is_not_rendered():
     messages = [*chat("a"), {"role": "assistant", "content": "", "tool_calls": [call("hello")]}]
-    with pytest.raises(StageError, match=r"does not render the tool call of turn 1 \(assistant\)"):
+    with pytest.raises(StageError, match=r"tool call of turn 1 \(assistant\)"):
         ChatTemplate(wrapped(CHATML))(sample(messages=messages))
 
 
@@ -106,7 +103,7 @@ def test_a_content_that_the_template_rewrites():
     shouts = CHATML.replace("message['content']", "(message['content'] | replace('q', 'Q'))")
     stage = ChatTemplate(wrapped(shouts))
     assert stage(sample(messages=chat("b", "c")))["spans"]
-    with pytest.raises(StageError, match=r"does not render the content of turn 1 \(assistant\)"):
+    with pytest.raises(StageError, match=r"content of turn 1 \(assistant\)"):
         stage(sample(messages=chat("b", "a question")))
 
 
@@ -140,7 +137,7 @@ def test_templates_without_sound_spans_fail_at_construction(template, words):
 
 
 def test_no_template():
-    with pytest.raises(ConfigError, match=r"has no chat template: give one with ChatTemplate\(processor, template="):
+    with pytest.raises(ConfigError, match=r"has no chat template.*template="):
         ChatTemplate(wrapped())
     with pytest.raises(ConfigError, match="has no chat template"):
         ChatTemplate(backend())

@@ -6,10 +6,10 @@ from functools import cache
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stage_samples import PLACE, sample, through
 from vision_support import (
     FAMILIES,
     PARTS_ONLY,
-    PLACE,
     QWEN2_VL,
     SPECIALS,
     TEXT_ONLY,
@@ -17,10 +17,8 @@ from vision_support import (
     image_file,
     members,
     processor,
-    sample,
-    through,
     turn,
-)
+)  # fmt: skip
 
 from odb_stream.errors import StageError
 from odb_stream.sample import IGNORED_LABEL
@@ -119,23 +117,15 @@ def test_random_chats(family, turns, system):
     assert ids.count(PAD) == image_parts_of(chat)
     assert backend().decode(ids, skip_special_tokens=False) == out["text"]
     turns_written = len(chat) + (system is None and family == "qwen2_vl")
-    for token, count in (
-        ("<|im_start|>", turns_written),
-        ("<|im_end|>", turns_written),
-        ("<|vision_end|>", image_parts_of(chat)),
-    ):
-        assert ids.count(backend().token_to_id(token)) == count
+    counts = {"<|im_start|>": turns_written, "<|im_end|>": turns_written, "<|vision_end|>": image_parts_of(chat)}
+    assert {token: ids.count(backend().token_to_id(token)) for token in counts} == counts
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("spelled", SPECIALS)
 def test_spellings_in_texts_never_stand_for_an_image(family, spelled):
-    chat = [
-        turn("user", spelled, None, f"x{spelled}y"),
-        turn("assistant", spelled),
-        {"role": "user", "content": spelled},
-    ]
-    chat.append({"role": "assistant", "content": "a"})
+    chat = [turn("user", spelled, None, f"x{spelled}y"), turn("assistant", spelled)]
+    chat += {"role": "user", "content": spelled}, {"role": "assistant", "content": "a"}
     out = rendered(chat, ChatTemplate(processor(family)))
     done = Tokenize(processor(family))(out)
     ids = done["input_ids"].tolist()
@@ -202,14 +192,13 @@ def test_generation_marks():
 @pytest.mark.parametrize("parts", [(None,), (None, "a"), ("a", None)])
 def test_a_template_that_renders_no_images(parts):
     stage = ChatTemplate(processor(template=TEXT_ONLY))
-    words = rf"ChatTemplate, {PLACE}: the chat template of .* renders nothing for the image of turn 1 \(user\)"
-    with pytest.raises(StageError, match=words):
+    with pytest.raises(StageError, match=rf"{PLACE}: .* image of turn 1 \(user\)"):
         rendered([turn("system", "x"), turn("user", *parts), turn("assistant", "a")], stage)
 
 
 def test_a_role_whose_images_the_template_leaves_out():
     stage = ChatTemplate(processor("qwen3_vl"))
-    with pytest.raises(StageError, match=r"renders nothing for the image of turn 0 \(system\)"):
+    with pytest.raises(StageError, match=r"image of turn 0 \(system\)"):
         rendered([turn("system", "see", None), turn("user", None), turn("assistant", "a")], stage)
 
 
@@ -217,7 +206,7 @@ def test_a_template_that_takes_strings_only():
     template = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
     template += "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
     stage = ChatTemplate(processor(template=template))
-    with pytest.raises(StageError, match=r"refuses this chat.*images need the template of a vision-language model"):
+    with pytest.raises(StageError, match="vision-language model"):
         rendered(CHATS["before"], stage)
     assert answers(rendered(CHATS["text only"], stage)) == ["a cat<|im_end|>"]
 
@@ -238,25 +227,18 @@ def test_a_template_that_takes_no_strings():
 
 def test_measured_images_must_belong_to_the_parts():
     stage = ChatTemplate(processor())
-    with pytest.raises(StageError, match="image parts is 1, but the sample holds 0 measured images: put MeasureImages"):
+    with pytest.raises(StageError, match=r"parts is 1, but .* 0 measured images"):
         stage(sample(messages=CHATS["before"]))
-    with pytest.raises(StageError, match="image parts is 1, but the sample holds images that are not measured"):
+    with pytest.raises(StageError, match=r"parts is 1, but .* not measured"):
         stage(sample(messages=CHATS["before"], images=[FILE]))
-    with pytest.raises(StageError, match="image parts is 0, but the sample holds images that are not measured"):
+    with pytest.raises(StageError, match=r"parts is 0, but .* not measured"):
         stage(sample(messages=CHATS["text only"], images=[FILE]))
 
 
 def test_plain_messages_keep_strings_where_there_are_no_images():
-    chat = [
-        turn("user", "a", "b"),
-        turn("user", "a", ("0.png",)),
-        {"role": "assistant", "content": None, "tool_calls": []},
-    ]
-    plain = plain_messages(chat[:2])
+    plain = plain_messages([turn("user", "a", "b"), turn("user", "a", ("0.png",))])
     assert plain[0] == {"role": "user", "content": "ab"}
     assert plain[1] == {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}
-    with pytest.raises(StageError, match="holds an image of type dict"):
-        plain_messages([{"role": "user", "content": [{"type": "image", "image": {"bytes": b""}}]}])
 
 
 def test_the_cut_waits_for_the_true_length():
@@ -274,8 +256,6 @@ def test_the_cut_waits_for_the_true_length():
 
 
 def test_it_travels_to_workers():
-    stage = pickle.loads(pickle.dumps(ChatTemplate(processor("qwen3_vl"))))
-    assert (
-        rendered(CHATS["turns"], stage)["spans"]
-        == rendered(CHATS["turns"], ChatTemplate(processor("qwen3_vl")))["spans"]
-    )
+    stage = ChatTemplate(processor("qwen3_vl"))
+    copy = pickle.loads(pickle.dumps(stage))
+    assert rendered(CHATS["turns"], copy)["spans"] == rendered(CHATS["turns"], stage)["spans"]

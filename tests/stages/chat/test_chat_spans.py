@@ -12,44 +12,23 @@ from chat_templates import (
     WORDS,
     call,
     chat,
-    sample,
     supervised,
     wrapped,
-)
+)  # fmt: skip
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stage_samples import sample
 
 from odb_stream.sample import IGNORED_LABEL, Drop
 from odb_stream.stages import ChatTemplate, Tokenize
 
 NASTY = [
-    *("", " ", "\n", "\n\n", "a", "hi", "user", "assistant", "<", "|", "</s>", "<s>", "<|im_end|>", " <|im_end|>\n"),
-    *(
-        "<|im_start|>assistant\n",
-        "<|im_end|>\n<|im_start|>user\nhi",
-        "<|eot|><|start|>assistant<|sep|>\n\n",
-        "Assistant: ",
-    ),
-    *(
-        "User: a\n\nAssistant: b",
-        " [/INST] ",
-        "[INST]",
-        "<think>",
-        "</think>",
-        "<think>\nr\n</think>\n\na",
-        '"q" \\ \t',
-    ),
-    *(
-        "<tool_response>",
-        "<tool_response>x</tool_response>",
-        "😀",
-        "👩‍👩‍👧",
-        "你好",
-        "e\u0301",
-        "\u00a0x\u2003",
-        "{{ content }}",
-    ),
-]
+    "", " ", "\n", "\n\n", "a", "hi", "user", "assistant", "<", "|", "</s>", "<s>", "<|im_end|>", " <|im_end|>\n",
+    "<|im_start|>assistant\n", "<|im_end|>\n<|im_start|>user\nhi", "<|eot|><|start|>assistant<|sep|>\n\n",
+    "Assistant: ", "User: a\n\nAssistant: b", " [/INST] ", "[INST]", "<think>", "</think>", "<think>\nr\n</think>\n\na",
+    '"q" \\ \t', "<tool_response>", "<tool_response>x</tool_response>", "😀", "👩‍👩‍👧", "你好", "e\u0301",
+    "\u00a0x\u2003", "{{ content }}",
+]  # fmt: skip
 CONTENTS = st.sampled_from(NASTY) | st.lists(st.sampled_from(NASTY), max_size=3).map("".join) | st.text(max_size=12)
 CHATS = st.lists(CONTENTS, min_size=2, max_size=7).flatmap(
     lambda contents: (st.none() | CONTENTS).map(lambda system: chat(*contents, system=system))
@@ -98,14 +77,9 @@ def words(messages):
 
 
 ORACLES = {
-    "chatml": chatml,
-    "marked": chatml,
-    "bare": bare,
-    "inst": inst,
-    "headers": headers,
-    "words": words,
+    "chatml": chatml, "marked": chatml, "bare": bare, "inst": inst, "headers": headers, "words": words,
     "spoken": spoken,
-}
+}  # fmt: skip
 STAGES = {name: ChatTemplate(wrapped(template)) for name, template in ALL.items()}
 ENCODE = Tokenize(wrapped())
 

@@ -6,7 +6,8 @@ import pickle
 import numpy as np
 import pytest
 from PIL import Image
-from vision_support import PLACE, encoded, image_file, members, picture, sample, turn
+from stage_samples import PLACE, sample
+from vision_support import encoded, image_file, members, picture, turn
 
 from odb_stream.errors import ConfigError, StageError
 from odb_stream.sample import Drop
@@ -29,9 +30,8 @@ def dropped(*turns, reason: str, **fields) -> str:
 
 
 def test_parts_take_the_images_in_order():
-    out = MeasureImages()(
-        sample(messages=[turn("user", None, "and", None), ANSWER, turn("user", None)], **members(A, B, C))
-    )
+    chat = [turn("user", None, "and", None), ANSWER, turn("user", None)]
+    out = MeasureImages()(sample(messages=chat, **members(A, B, C)))
     assert names(out) == ["0.png", "1.png", "2.png"]
     assert [image.size for image in out["images"]] == [(10, 20), (11, 20), (12, 20)]
     assert all(image.ops == () for image in out["images"])
@@ -83,9 +83,7 @@ def test_a_surplus_image():
     detail = dropped(turn("user", None), reason="image_surplus", **members(A, B, C))
     assert detail.endswith("no image part takes 1.png, 2.png; number of image parts: 1")
     assert dropped(turn("user", "<|image_pad|> <image>"), reason="image_surplus", **members(A))
-    assert dropped(turn("user", ("0.png",)), reason="image_surplus", **members(A, B)).endswith(
-        "takes 1.png; number of image parts: 1"
-    )
+    assert "takes 1.png;" in dropped(turn("user", ("0.png",)), reason="image_surplus", **members(A, B))
     out = MeasureImages()(sample(text="<image>", **members(A)))
     assert isinstance(out, Drop)
     assert out.reason == "image_surplus"
@@ -110,24 +108,16 @@ def test_bad_images_are_drops_that_name_the_member(data, reason):
 @pytest.mark.parametrize("kind", ["video", "video_url"])
 def test_video_is_refused_by_name(kind):
     chat = [{"role": "user", "content": [{"type": kind}]}, ANSWER]
-    with pytest.raises(StageError, match=f"MeasureImages, {PLACE}: part 0 .*'{kind}': video is not supported"):
+    with pytest.raises(StageError, match=f"MeasureImages, {PLACE}: part 0 .*'{kind}'"):
         MeasureImages()(sample(messages=chat))
 
 
-@pytest.mark.parametrize(
-    ("chat", "words"),
-    [
-        ("hello", "messages must be a list"),
-        (
-            [{"role": "user", "content": [{"type": "image", "image": b"x"}]}],
-            "holds an image of type bytes: give the name",
-        ),
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "'image_url': only parts of type"),
-    ],
-)
-def test_chats_of_the_wrong_shape(chat, words):
-    with pytest.raises(StageError, match=words):
-        MeasureImages()(sample(messages=chat))
+def test_chats_of_the_wrong_shape():
+    with pytest.raises(StageError, match="'hello'"):
+        MeasureImages()(sample(messages="hello"))
+    for part, words in (({"type": "image", "image": b"x"}, "bytes"), ({"type": "image_url"}, "'image_url'")):
+        with pytest.raises(StageError, match=f"part 0 of turn 0 .* {words}"):
+            MeasureImages()(sample(messages=[{"role": "user", "content": [part]}]))
 
 
 def test_the_images_of_a_dataset():
@@ -153,35 +143,31 @@ def test_items_without_messages_keep_their_images_in_order():
 
 
 def test_images_of_a_dataset_can_be_missing_and_surplus():
-    assert dropped(turn("user", None), reason="image_surplus", images=[A, B]).endswith(
-        "takes images[1]; number of image parts: 1"
-    )
+    assert "takes images[1];" in dropped(turn("user", None), reason="image_surplus", images=[A, B])
     assert dropped(turn("user", None, None), reason="image_missing", images=[A]).endswith("present: images[0]")
 
 
 def test_a_broken_image_in_memory():
     lazy = Image.open(io.BytesIO(encoded(picture(200, 150), "JPEG")[:-600]))
-    assert "image images[0]: the pixels do not decode" in dropped(
-        turn("user", None), reason="image_broken", images=[lazy]
-    )
+    assert "images[0]" in dropped(turn("user", None), reason="image_broken", images=[lazy])
 
 
 @pytest.mark.parametrize(
     ("images", "words"),
     [
-        (A, "the field 'images' is bytes, not a list"),
-        ([3], r"the image images\[0\] is int: give the file as bytes"),
-        ([{"path": "a.png"}], r"the image images\[0\] is NoneType"),
+        (A, "'images' is bytes"),
+        ([3], r"images\[0\] is int"),
+        ([{"path": "a.png"}], r"images\[0\] is NoneType"),
     ],
 )
 def test_images_of_another_type(images, words):
-    with pytest.raises(StageError, match=f"MeasureImages, {PLACE}: {words}"):
+    with pytest.raises(StageError, match=f"MeasureImages, {PLACE}: .*{words}"):
         MeasureImages()(sample(messages=[turn("user", None)], images=images))
 
 
 def test_twice_is_once_too_often():
     out = MeasureImages()(sample(messages=[turn("user", None)], **members(A)))
-    with pytest.raises(StageError, match="the field 'images' is already measured"):
+    with pytest.raises(StageError, match="already measured"):
         MeasureImages()(out)
 
 
