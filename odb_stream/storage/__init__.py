@@ -1,4 +1,4 @@
-"""Where the bytes are: every file the package opens goes through here, with one access for each kind of place."""
+"""Where the bytes are: the package opens every data file through here, with one access for each kind of place."""
 
 import contextlib
 import functools
@@ -15,7 +15,7 @@ from braceexpand import braceexpand
 from odb_stream.errors import ConfigError, ShardError
 from odb_stream.storage.access import Access, Denied, Missing
 from odb_stream.storage.addresses import HTTP, LOCAL, numeric_order, split
-from odb_stream.storage.addresses import log_name as log_name  # named so that others take it from here
+from odb_stream.storage.addresses import log_name as log_name  # exported
 from odb_stream.storage.http_files import HttpFiles
 from odb_stream.storage.local import LocalFiles
 from odb_stream.storage.options import DEFAULT, Storage
@@ -23,9 +23,9 @@ from odb_stream.storage.remote import Objects
 from odb_stream.storage.stores import bucket_store, http_store
 
 INDEX_SUFFIX = ".idx.json"
-"""What the name of a shard's sidecar index ends with; globs leave such files out."""
+"""Suffix of a shard's sidecar index; globs leave such files out."""
 MOST_REQUESTS = 32
-"""Requests to stores that are on their way at once."""
+"""Concurrent requests to stores."""
 
 Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """One address, brace list or glob, or several of them."""
@@ -39,7 +39,7 @@ _LOCAL = LocalFiles()
 
 
 def resolve(address: str, options: Storage = DEFAULT) -> tuple[Access, str]:
-    """The access to an address and the path in it; connects to nothing.
+    """The access to an address, and the path in it; connects to nothing.
 
     Raises ConfigError for a scheme that cannot be read, for anything that would run a command, for credentials in the
     address of an object store, and for a glob of HTTP addresses.
@@ -75,7 +75,7 @@ def _bucket(scheme: str, bucket: str, options: Storage) -> Objects:
 
 
 def forget_clients() -> None:
-    """Make new clients of stores from now on, which see what the environment says now."""
+    """Forget the clients of stores: new ones read the environment again."""
     _http.cache_clear()
     _bucket.cache_clear()
     bucket_store.cache_clear()
@@ -83,7 +83,7 @@ def forget_clients() -> None:
 
 
 def patterns(urls: Urls) -> tuple[str, ...]:
-    """Brace lists opened and schemes checked, in the order given; looks at no file.
+    """The addresses with brace lists expanded and schemes checked, in the order given; looks at no file.
 
     Raises ConfigError for an empty list, unbalanced braces, and what :func:`resolve` refuses.
     """
@@ -102,7 +102,7 @@ def patterns(urls: Urls) -> tuple[str, ...]:
 
 
 def _open_braces(address: str) -> list[str]:
-    # The parser's error tells the whole address, so it stays out of the chain of causes.
+    # The parser's error contains the whole address, perhaps with a signature, so it stays out of the chain of causes.
     with contextlib.suppress(ValueError):
         return list(braceexpand(address))
     raise ConfigError(f"{log_name(address)!r}: the braces do not match; write for example shard-{{000..015}}.tar")
@@ -111,7 +111,7 @@ def _open_braces(address: str) -> list[str]:
 def expand(urls: Urls, options: Storage = DEFAULT) -> tuple[str, ...]:
     """The addresses of all shards that brace lists, globs and lists name, sorted with numbers in numeric order.
 
-    Raises ShardError where nothing matches or a file is missing, ConfigError for the same shard twice and for what
+    Raises ShardError if nothing matches or a file is missing, ConfigError for the same shard twice and for what
     :func:`patterns` refuses.
     """
     named: list[str] = []
@@ -128,6 +128,7 @@ def expand(urls: Urls, options: Storage = DEFAULT) -> tuple[str, ...]:
     named.sort(key=numeric_order)
     for_each(functools.partial(size, options=options), named)
     by_identity: dict[str, str] = {}
+    # Two names of one file would train on its samples twice without a word.
     for address in sorted(named + found, key=numeric_order):
         access, path = resolve(address, options)
         identity = access.identity(path)
@@ -179,16 +180,17 @@ def _readable(address: str, options: Storage) -> Iterator[tuple[Access, str]]:
 def open_stream(address: str, offset: int = 0, options: Storage = DEFAULT) -> BinaryIO:
     """A stream of the file's bytes from ``offset`` on; close it after use.
 
-    Raises ShardError, also from its reads where a store's object cannot be read on, is cut or was replaced.
+    Raises ShardError; so do its reads when a store's object becomes unreadable, is cut or was replaced.
     """
     with _readable(address, options) as (access, path):
         return access.open(path, offset)
 
 
 def read_if_there(address: str, options: Storage = DEFAULT, *, length: int | None = None) -> bytes | None:
-    """A small file, or its first ``length`` bytes, in one request; None where there is none. Raises ShardError.
+    """A small file, or its first ``length`` bytes, in one request; None if it does not exist. Raises ShardError.
 
-    A store that refuses it in a way in which it also refuses what is not there is taken by that word, with a warning.
+    Without permission to list, a store refuses a missing object like a forbidden one; that counts as missing, with a
+    warning.
     """
     with _readable(address, options) as (access, path):
         try:
@@ -205,27 +207,27 @@ def read_if_there(address: str, options: Storage = DEFAULT, *, length: int | Non
 @functools.cache  # once for each folder
 def _warn_of_refusal(folder: str, words: str) -> None:
     logger.warning(
-        "%s: indexes there are taken as missing, for the store does not say whether there are any (%s); permission to "
-        "list the bucket makes it say so",
+        "%s: indexes there are taken as missing, because the store does not say whether there are any (%s); permission "
+        "to list the bucket makes it say so",
         folder,
         words,
     )
 
 
 def size(address: str, options: Storage = DEFAULT) -> int:
-    """Bytes in the file. Raises ShardError where it is missing."""
+    """Bytes in the file. Raises ShardError if it is missing."""
     with _readable(address, options) as (access, path):
         return access.size(path)
 
 
 def exists(address: str, options: Storage = DEFAULT) -> bool:
-    """Whether there is a file at the address. Raises ShardError where that cannot be told."""
+    """Whether there is a file at the address. Raises ShardError if that cannot be determined."""
     with _readable(address, options) as (access, path):
         return access.exists(path)
 
 
 def find(folder: str, pattern: str, options: Storage = DEFAULT) -> list[str]:
-    """The addresses of the files in a folder whose names fit a glob, sorted; empty where none does."""
+    """The addresses of the files in a folder whose names match a glob, sorted; the folder's own name is no glob."""
     with _readable(folder, options) as (access, path):
         prefix = folder[: len(folder) - len(path)]
         if not path:
@@ -234,16 +236,16 @@ def find(folder: str, pattern: str, options: Storage = DEFAULT) -> list[str]:
 
 
 def require_writable(address: str, options: Storage = DEFAULT) -> None:
-    """Raise ConfigError where files are only read: at HTTP addresses."""
+    """Raise ConfigError for an HTTP address, where files can only be read."""
     access, path = resolve(address, options)
     access.require_writable(path)
 
 
 @contextlib.contextmanager
 def create(address: str, options: Storage = DEFAULT) -> Iterator[BinaryIO]:
-    """A stream to write a new file to; it appears, whole, when the block ends without an error, else not at all.
+    """A stream to write a new file to. The file appears, whole, when the block ends without an error, else never.
 
-    Raises ShardError where the file cannot be written, ConfigError at an HTTP address.
+    Raises ShardError if the file cannot be written, ConfigError for an HTTP address.
     """
     access, path = resolve(address, options)
     try:
@@ -261,7 +263,7 @@ def write_atomic(address: str, data: bytes, options: Storage = DEFAULT) -> None:
 
 
 def remove(address: str, options: Storage = DEFAULT) -> None:
-    """Delete a file; no error where there is none. Raises ShardError where it cannot be deleted."""
+    """Delete a file, if it exists. Raises ShardError if it cannot be deleted."""
     access, path = resolve(address, options)
     try:
         access.remove(path)

@@ -1,11 +1,11 @@
-"""What an address says: its scheme and path, its name in logs, its place in the order; nothing here looks at a file."""
+"""Addresses as text: scheme and path, the name for logs, the sort order; nothing here looks at a file."""
 
 import re
 
 from odb_stream.errors import ConfigError
 
 BUCKETS = {"s3": "bucket", "gs": "bucket", "az": "container"}
-"""Schemes of object stores, and what each calls the first part of an address."""
+"""Schemes of object stores, and their word for the first part of an address."""
 HTTP = frozenset({"http", "https"})
 LOCAL = frozenset({"", "file"})
 
@@ -13,7 +13,7 @@ ACCEPTED = "local paths and file://, s3://, gs://, az://, http:// and https:// a
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _INSIDE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S*")
-# In an object's name a question mark is a wildcard or a letter; only `?name=` begins what an HTTP address has there.
+# In an object's name a question mark is a wildcard or a letter; only `?name=` begins a query, which may be a signature.
 _QUERY = re.compile(r"\?[^/?*]*=")
 
 
@@ -54,7 +54,7 @@ def log_name(address: str) -> str:
 
 
 def beside(address: str, suffix: str) -> str:
-    """The address with a suffix to the file's name: in an HTTP address it goes before the query."""
+    """The address with a suffix on the file's name; in an HTTP address that is before the query."""
     if split(address)[0] not in HTTP:
         return address + suffix
     end = re.search(r"[?#]|$", address)
@@ -63,6 +63,6 @@ def beside(address: str, suffix: str) -> str:
 
 
 def numeric_order(address: str) -> tuple[list[str | int], str]:
-    """A sort key by which numbers stand in numeric order."""
+    """A sort key that puts numbers in numeric order: ``s-2`` before ``s-10``."""
     parts = re.split(r"([0-9]+)", address)
     return [int(part) if place % 2 else part for place, part in enumerate(parts)], address

@@ -1,4 +1,9 @@
-"""Fetches one object in a thread, ahead of its reader: one request, and after a broken connection one for the rest."""
+"""Fetches one object in a thread, ahead of its reader: one request, and another for the rest after a broken connection.
+
+::
+
+    store  ->  _Fetch (a thread)  ->  Buffer  ->  FetchedStream (the reader)
+"""
 
 import io
 import logging
@@ -19,9 +24,9 @@ if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta
 
 CHUNK = 512 * 1024
-"""Bytes that go from the thread to the reader at once, at least; after a broken connection they go as they come."""
+"""Bytes that the thread hands to the reader at once, at least; fewer just after a broken connection."""
 READER_BYTES = 16 * 1024
-"""Small reads are served from a buffer of this size."""
+"""Small reads, such as tar headers, are served from a buffer of this size."""
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +35,8 @@ logger = logging.getLogger(__name__)
 class Requests:
     """How a download asks for its object.
 
-    ``get`` takes the byte to start at and the ETag to demand, and gives the whole object where it is given no byte;
-    ``describe`` asks for size and ETag; ``explained`` turns a failure for good into the error to raise.
+    ``get`` takes the byte to start at (None: the whole object) and the ETag to require; ``describe`` asks for size and
+    ETag; ``explained`` turns a final failure into the error to raise.
     """
 
     name: str
@@ -42,7 +47,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What tells an object from another of the same name."""
+    """What distinguishes an object from another one of the same name."""
 
     size: int
     e_tag: str | None
@@ -50,7 +55,7 @@ class Version:
 
     @classmethod
     def of(cls, meta: "ObjectMeta") -> "Version":
-        """The version that an answer describes."""
+        """The version that a response describes."""
         return cls(meta["size"], meta["e_tag"], meta["last_modified"])
 
     def differs(self, other: "Version") -> bool:
@@ -61,12 +66,12 @@ class Version:
 
     @property
     def condition(self) -> str | None:
-        """The ETag that a request may demand; a weak one never fits such a demand."""
+        """The ETag that a request may require; a weak one never matches such a condition."""
         return None if self.e_tag is None or self.e_tag.startswith("W/") else self.e_tag
 
 
 class Buffer:
-    """Holds at most ``most`` bytes, and one chunk more."""
+    """The bytes between the two threads: at most ``most``, plus one chunk."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -77,13 +82,13 @@ class Buffer:
         self._error: OSError | None = None
 
     def open(self) -> None:
-        """Say that the first answer came."""
+        """Note that the first response has arrived."""
         with self._changed:
             self._opened = True
             self._changed.notify_all()
 
     def put(self, chunk: bytes) -> bool:
-        """Add bytes when there is room for them; False once the reader has closed."""
+        """Add bytes as soon as there is room; False once the reader has closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._held < self._most or self._closed)
             if self._closed:
@@ -94,25 +99,25 @@ class Buffer:
             return True
 
     def end(self, error: OSError | None) -> None:
-        """Say that nothing more comes, and what went wrong, if anything did."""
+        """Note the end, and the error that caused it, if there was one."""
         with self._changed:
             self._ended, self._error = True, error
             self._changed.notify_all()
 
     def closed_within(self, seconds: float) -> bool:
-        """Wait that long, or until the reader closes; whether it has."""
+        """Wait that long, or until the reader closes; returns whether it has closed."""
         with self._changed:
             return self._changed.wait_for(lambda: self._closed, seconds)
 
     def wait_open(self) -> None:
-        """Wait for the first answer. Raises what went wrong instead."""
+        """Wait for the first response. Raises the error that came instead."""
         with self._changed:
             self._changed.wait_for(lambda: self._opened or self._ended)
             if not self._opened and self._error is not None:
                 raise self._error
 
     def take(self) -> bytes:
-        """The next bytes; none at the end. Raises the error that ended the stream, as often as it is asked."""
+        """The next bytes; none at the end. Raises the error that ended the stream, on every call."""
         with self._changed:
             self._changed.wait_for(lambda: self._chunks or self._ended or self._closed)
             if self._chunks:
@@ -125,7 +130,7 @@ class Buffer:
             return b""
 
     def close(self) -> None:
-        """The reader needs no more: frees what is held, and the thread that waits for room."""
+        """The reader is done: frees the bytes held, and the thread that waits for room."""
         with self._changed:
             self._closed = True
             self._chunks.clear()
@@ -134,7 +139,7 @@ class Buffer:
 
 
 class FetchedStream(io.RawIOBase):
-    """The reader's end of a buffer. What ends it early is a ShardError, with the byte."""
+    """The reader's end of a buffer. An error that ends it early is raised as a ShardError with the byte offset."""
 
     def __init__(self, buffer: Buffer, name: str, offset: int) -> None:
         super().__init__()
@@ -148,7 +153,7 @@ class FetchedStream(io.RawIOBase):
         return True
 
     def readinto(self, target: "WriteableBuffer") -> int:
-        """Fill ``target``, or a part of it where no more bytes are there yet; 0 at the end."""
+        """Fill ``target``, or part of it if fewer bytes have arrived; 0 at the end."""
         if not self._rest:
             try:
                 self._rest = memoryview(self._buffer.take())
@@ -162,7 +167,7 @@ class FetchedStream(io.RawIOBase):
         return length
 
     def close(self) -> None:
-        """End the fetching; what was not read is thrown away."""
+        """End the fetching, and throw away what was not read."""
         if not self.closed:
             self._buffer.close()
             self._rest = memoryview(b"")
@@ -172,15 +177,15 @@ class FetchedStream(io.RawIOBase):
 def open_download(requests: Requests, offset: int, patience: Patience, *, read_ahead: int) -> BinaryIO:
     """A stream of the object's bytes from ``offset`` to its end.
 
-    At most ``read_ahead`` bytes are fetched before they are asked for. Size and ETag of the first answer hold for the
-    whole stream; ``patience`` says how long a break is mended. Raises OSError where the first request fails for good;
-    later failures are ShardErrors of the read.
+    At most ``read_ahead`` bytes are fetched before they are read. Size and ETag of the first response hold for the
+    whole stream; ``patience`` says how long a broken connection is retried. Raises OSError if the first request finally
+    fails; later failures are ShardErrors of the read.
     """
     buffer = Buffer(read_ahead)
     fetch = _Fetch(requests, offset, buffer, patience, chunk=min(CHUNK, read_ahead))
     stream = FetchedStream(buffer, requests.name, offset)
     try:
-        # A daemon: at the end of the program nobody waits for a server.
+        # A daemon: the end of the program does not wait for a server.
         threading.Thread(target=fetch.run, name="odb_stream-fetch", daemon=True).start()
         buffer.wait_open()
     except BaseException:
@@ -202,7 +207,7 @@ class _Fetch:
         self._ranged = True
 
     def run(self) -> None:
-        """Fetch until the end, a failure for good, or the close of the reader."""
+        """Fetch until the end, a final failure, or the reader closes."""
         error: OSError | None = StoreError("the thread that fetched it ended early")
         try:
             self._fetch()
@@ -214,28 +219,28 @@ class _Fetch:
 
     def _fetch(self) -> None:
         while (failure := self._try()) is not None:
-            if failure.kind is Cause.UNRANGED and self._ranged:
+            if failure.cause is Cause.UNRANGED and self._ranged:
                 self._ranged = False
                 self._warn_of_ignored_ranges()
             elif self._buffer.closed_within(self._patience.pause(failure)):
                 return
 
     def _try(self) -> Failure | None:
-        """One request for the rest; None when all has come, or the reader has closed."""
+        """One request for the rest; None when everything has arrived, or the reader has closed."""
         try:
             failure = self._receive()
         except CLIENT_ERRORS as error:
             failure = explain(error)
-        if failure is not None and failure.kind is Cause.PAST_END:
+        if failure is not None and failure.cause is Cause.PAST_END:
             failure = self._compare_with_end()
-        if failure is not None and failure.kind is Cause.CHANGED:
-            words = "it was replaced while it was read; leave shards as they are during a run, and start again"
+        if failure is not None and failure.cause is Cause.CHANGED:
+            words = "it was replaced while it was read; do not change shards during a run, and start again"
             failure = Failure(Cause.CHANGED, words)
         return failure
 
     def _receive(self) -> Failure | None:
-        demanded = None if self._version is None else self._version.condition
-        result = self._requests.get(self._at if self._at and self._ranged else None, demanded)
+        required = None if self._version is None else self._version.condition
+        result = self._requests.get(self._at if self._at and self._ranged else None, required)
         failure = self._check(Version.of(result.meta))
         if failure is not None:
             return failure
@@ -243,7 +248,8 @@ class _Fetch:
         place = result.range[0]
         if place > self._at:
             return Failure(Cause.PERMANENT, f"the server sent bytes from {place} on instead of {self._at}")
-        # Just after a failure every byte counts as progress, so none waits for a whole chunk to be there.
+        # Just after a failure every byte counts as progress and resets the retry limit, so it is not held back until a
+        # whole chunk has arrived.
         for chunk in result.stream(min_chunk_size=1 if self._patience.failing else self._chunk):
             wanted = chunk[self._at - place :] if place < self._at else chunk
             place += len(chunk)
@@ -256,7 +262,7 @@ class _Fetch:
         return self._check_end()
 
     def _check(self, version: Version) -> Failure | None:
-        """Whether it is still the object of the first answer."""
+        """Whether it is still the object of the first response."""
         if self._version is None:
             self._version = version
         return Failure(Cause.CHANGED, "") if self._version.differs(version) else None
@@ -270,7 +276,7 @@ class _Fetch:
         return None
 
     def _compare_with_end(self) -> Failure | None:
-        """What it means that the server has nothing from this byte on."""
+        """Why the server has nothing from this byte on."""
         try:
             version = Version.of(self._requests.describe())
         except CLIENT_ERRORS as error:
@@ -286,8 +292,8 @@ class _Fetch:
 
     def _warn_of_ignored_ranges(self) -> None:
         logger.warning(
-            "%s: the server ignores byte ranges, so the file is read from its start and what lies before byte %d is "
-            "thrown away; use a server that answers range requests",
+            "%s: the server ignores byte ranges, so the file is read from its start and everything before byte %d is "
+            "thrown away; use a server that supports range requests",
             self._requests.name,
             self._at,
         )

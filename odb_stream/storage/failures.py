@@ -1,7 +1,7 @@
-"""What went wrong with a request: the client's error sorted into kinds, in words that hold no address and no secret.
+"""What went wrong with a request: the client's error by its cause, in words without an address or a secret.
 
-The client tells most of it in its text alone: the status, the store's code for the cause, the broken connection. That
-text also holds addresses with signatures, and what servers answer; so only known words are taken from it.
+The client says most of it only in the text of its error: the status, the store's code, the broken connection. That text
+also contains signed addresses and what servers answer, so only known words are taken from it.
 """
 
 import re
@@ -20,11 +20,11 @@ from obstore.exceptions import (
 from odb_stream.storage.options import Storage
 
 CLIENT_ERRORS = (BaseError, OSError, ValueError)
-"""What a request to a store raises."""
+"""The exceptions that a request to a store raises."""
 
 
 class Cause(Enum):
-    """What can be done about a failure."""
+    """Causes of a failure, by what can be done about them."""
 
     TEMPORARY = auto()  # try again
     MISSING = auto()  # no such object
@@ -39,16 +39,16 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failure: its kind, the words for it, and the store's code for the cause, if it gave one."""
+    """One failure: its cause, the words for it, and the store's own code, if it gave one."""
 
-    kind: Cause
+    cause: Cause
     words: str
     code: str = ""
 
 
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]+)</Code>|\(code: ([A-Za-z]+)\)")
-# Where machines of the clouds ask for their credentials; elsewhere nobody answers there.
+# Where cloud machines ask for their credentials. On other machines nobody answers, which means: no credentials.
 _CREDENTIAL_SERVERS = re.compile(r"169\.254\.|metadata\.google\.internal|fd00:ec2")
 
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
@@ -58,7 +58,7 @@ _TEMPORARY_CODES = frozenset({"RequestTimeout", "SlowDown", "Throttling", "Inter
 _BUCKET_CODES = frozenset({"NoSuchBucket", "ContainerNotFound"})
 _CREDENTIAL_CODES = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
 
-# Signs in the client's text -> kind and words; the first that fits counts.
+# Signs in the client's text -> cause and words; the first match counts.
 _SIGNS: tuple[tuple[str, Cause, str], ...] = (
     ("BadScheme", Cause.PERMANENT, "the endpoint has no encryption: set AWS_ALLOW_HTTP=true, or Storage.endpoint"),
     ("MissingContentLength", Cause.PERMANENT, "the server does not say how long the file is; serve it as a plain file"),
@@ -77,15 +77,15 @@ _SIGNS: tuple[tuple[str, Cause, str], ...] = (
 
 
 def explain(error: Exception) -> Failure:
-    """The failure that a client's error stands for."""
+    """The failure behind a client's error."""
     text = str(error)
     status = _number(_STATUS.search(text))
     found = _CODE.search(text)
     code = (found[1] or found[2]) if found else ""
-    return Failure(_kind(error, text, status, code), _words(text, status, code), code)
+    return Failure(_cause(error, text, status, code), _words(text, status, code), code)
 
 
-def _kind(error: Exception, text: str, status: int | None, code: str) -> Cause:
+def _cause(error: Exception, text: str, status: int | None, code: str) -> Cause:
     if _CREDENTIAL_SERVERS.search(text):
         return Cause.NO_CREDENTIALS
     if code in _BUCKET_CODES:
@@ -105,7 +105,7 @@ def _kind(error: Exception, text: str, status: int | None, code: str) -> Cause:
     if status is not None:
         lasting = status in _NEVER_STATUS or (status < 500 and status not in _TEMPORARY_STATUS)
         return Cause.PERMANENT if lasting and code not in _TEMPORARY_CODES else Cause.TEMPORARY
-    return next((kind for sign, kind, _ in _SIGNS if sign in text), Cause.TEMPORARY)
+    return next((cause for sign, cause, _ in _SIGNS if sign in text), Cause.TEMPORARY)
 
 
 def _words(text: str, status: int | None, code: str) -> str:
@@ -143,9 +143,9 @@ _UNCLEAR_CODES = frozenset({"", "AccessDenied"})
 
 
 def credentials_hint(scheme: str, options: Storage, failure: Failure, *, doing: str) -> str:
-    """What was refused and the way out, in words without a secret; ``doing`` is "reading" or "writing"."""
+    """What was refused and the way out, without a secret; ``doing`` is "reading" or "writing"."""
     give = _GIVE.get(scheme, _GIVE["http"])
-    if failure.kind is Cause.NO_CREDENTIALS:
+    if failure.cause is Cause.NO_CREDENTIALS:
         return f"there are no credentials: give {give}; or Storage(anonymous=True) where the data are public"
     if failure.code in _DENIAL_CODES:
         return f"{failure.words}: {_DENIAL_CODES[failure.code]}"
@@ -157,5 +157,5 @@ def credentials_hint(scheme: str, options: Storage, failure: Failure, *, doing: 
 
 
 def may_be_missing(scheme: str, failure: Failure) -> bool:
-    """Whether stores also refuse like this what is not there, to those who may not list."""
+    """Whether stores also answer like this for a missing object, to clients that may not list."""
     return failure.code in _UNCLEAR_CODES or scheme in ("http", "https")

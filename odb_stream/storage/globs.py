@@ -1,7 +1,7 @@
 """Globs over the names in an object store, by the rules of the standard library's ``glob`` on folders.
 
-``*``, ``?`` and ``[..]`` stay within one part of a path, ``**`` as a whole part stands for any folders, and names that
-begin with a dot are found only by patterns that begin with one.
+``*``, ``?`` and ``[..]`` match within one part of a path, ``**`` as a whole part matches any folders, and names that
+begin with a dot match only patterns that begin with one.
 """
 
 import fnmatch
@@ -23,7 +23,7 @@ def has_magic(pattern: str) -> bool:
 
 
 def matches(pattern: str, listed: Lister, walked: Walker) -> list[str]:
-    """The paths of all files that fit the pattern; only folders that can hold one are asked for."""
+    """The paths of all files that match the pattern; only folders that can hold one are listed."""
     parts = pattern.split("/")
     fixed = next((place for place, part in enumerate(parts[:-1]) if has_magic(part)), len(parts) - 1)
     top = "/".join(parts[:fixed])
@@ -40,7 +40,7 @@ def _inside(folder: str, part: str, listed: Lister) -> list[str]:
 
 
 def _fitting(paths: list[str], part: str) -> list[str]:
-    """The paths whose last part fits; one that is equal to the pattern, letter by letter, goes before all others."""
+    """The paths whose last part matches; a name that equals the pattern literally is the only match."""
     named = {path.rpartition("/")[2]: path for path in paths}
     return [named[part]] if part in named else [path for name, path in named.items() if _fits_part(name, part)]
 
@@ -50,7 +50,7 @@ def _fits_part(name: str, part: str) -> bool:
 
 
 def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
-    """Whether a path fits a pattern with ``**``, both cut at the slashes."""
+    """Whether a path matches a pattern with ``**``, both split at the slashes."""
     if not parts or not names:
         return not parts and not names
     if parts[0] != RECURSIVE:

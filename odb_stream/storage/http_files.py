@@ -1,4 +1,4 @@
-"""Files of an HTTP server: read by ranges; such a server gives no list of its files and takes none."""
+"""Files of an HTTP server, read by ranges; such a server cannot list its files and accepts none."""
 
 import re
 from typing import TYPE_CHECKING
@@ -27,9 +27,9 @@ class HttpFiles(Objects):
         return re.search(r"[*[]", _parts(path)[0]) is not None
 
     def match(self, pattern: str) -> list[str]:
-        """Refused with a ConfigError."""
+        """Raises ConfigError."""
         raise ConfigError(
-            f"{self._name(pattern)}: an HTTP server gives no list of its files, so globs find nothing there; name the "
+            f"{self._name(pattern)}: an HTTP server has no list of its files, so globs find nothing there; name the "
             "files, for example by a brace list, shard-{000..015}.tar (a letter [ or * of a name is %5B or %2A)"
         )
 
@@ -38,7 +38,7 @@ class HttpFiles(Objects):
         server = f"{self.scheme}://{self.bucket}"
         if _is_plain(name):
             return http_store(f"{server}{query}", self.options), unquote(name)
-        # The client would write such a name in another way than it stands in the address.
+        # The client would encode such a name differently than the address does, and a server may tell them apart.
         return http_store(f"{server}/{name}{query}", self.options), ""
 
     def _require_file(self, path: str) -> None:
@@ -49,7 +49,7 @@ class HttpFiles(Objects):
 
 
 def _parts(path: str) -> tuple[str, str]:
-    """The name, and the query with its question mark; a fragment is left out."""
+    """The name, and the query with its question mark; a fragment is dropped."""
     name, mark, query = path.partition("#")[0].partition("?")
     return name, mark + query
 

@@ -42,17 +42,18 @@ class LocalFiles:
         return True
 
     def require_writable(self, path: str) -> None:
-        """See :class:`Access`. The system says so when a file is made."""
+        """See :class:`Access`. The system refuses when a file is created."""
 
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
-        """See :class:`Access`. Written under a hidden name in the same folder, then renamed."""
+        """See :class:`Access`. Written under a hidden name in the same folder, since a rename is atomic only there."""
         folder, name = os.path.split(path)
         os.makedirs(folder or ".", exist_ok=True)
         unfinished = os.path.join(folder, f".{name}.{secrets.token_hex(6)}.tmp")
         try:
             with open(unfinished, "xb") as file:
                 yield file
+                # Without it a power cut after the rename could leave an empty file under the final name.
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(unfinished, path)

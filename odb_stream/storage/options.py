@@ -1,4 +1,4 @@
-"""How storage is reached: the settings that a source hands down to every read and write."""
+"""How storage is reached: the settings that a source passes to every read and write."""
 
 import re
 from dataclasses import dataclass, field
@@ -12,19 +12,19 @@ _CREDENTIALS = _TEXTS[2:]
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """How object stores and HTTP servers are reached; what is left out comes from the environment, as usual there.
+    """How to reach object stores and HTTP servers; a setting left out comes from the store's usual environment.
 
     Args:
-        endpoint: address of an S3-compatible server, or of another server that speaks the store's protocol. One that
-            begins with http:// is reached without encryption.
+        endpoint: address of an S3-compatible server, or of another server that speaks the store's protocol; http://
+            means no encryption.
         region: of the bucket (S3).
         access_key_id, secret_access_key: credentials of S3; for Azure the name and the key of the account.
-        session_token: of temporary S3 credentials; for Google, Azure and HTTP a bearer token. The credentials appear
-            in no message and no ``repr``.
+        session_token: of temporary S3 credentials; for Google, Azure and HTTP a bearer token. Credentials never
+            appear in a message or a ``repr``.
         anonymous: read public data without credentials.
-        retry_seconds: how long a request, or a broken read that goes on at the byte where it broke, is tried again
-            before it is an error. The time counts from the last byte that came.
-        read_ahead: bytes of a shard that are fetched before they are asked for.
+        retry_seconds: seconds for which a request, or a read from the byte where it broke, is retried before it is an
+            error; counted from the last byte that arrived.
+        read_ahead: bytes of a shard that are fetched before they are read.
     """
 
     endpoint: str | None = None
@@ -41,12 +41,12 @@ class Storage:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 shown = "" if name in _CREDENTIALS else f", not {value!r}"
-                raise ConfigError(f"Storage.{name} must be a text that is not empty{shown}; leave it out otherwise")
+                raise ConfigError(f"Storage.{name} must be a non-empty string{shown}; leave it out otherwise")
         if self.endpoint is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", self.endpoint):
-            # What does not fit may hold a password: it is not shown.
+            # A value that does not match may contain a password, so it is not shown.
             raise ConfigError(
-                "Storage.endpoint is no address of a server: write http://HOST:PORT or https://HOST, without user, "
-                "password and query"
+                "Storage.endpoint is not the address of a server: write http://HOST:PORT or https://HOST, without "
+                "user, password and query"
             )
         if not isinstance(self.anonymous, bool):
             raise ConfigError(f"Storage.anonymous must be True or False, not {self.anonymous!r}")

@@ -1,4 +1,4 @@
-"""Objects in a store, through its client: requests that are tried again, and errors that say what to look at."""
+"""Objects in a store, through its client: requests are retried, and errors say what to check."""
 
 import contextlib
 import io
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 PART_BYTES, PARTS_AT_ONCE = 8 * 1024 * 1024, 4
-"""A file that is larger than a part is uploaded in parts of this size, so many at a time."""
+"""A file larger than a part is uploaded in parts of this size, this many at a time."""
 LIST_PAGE = 1000
 
 Result = TypeVar("Result")
@@ -40,7 +40,7 @@ class Objects:
         self._reached = False
 
     def open(self, path: str, offset: int) -> BinaryIO:
-        """See :class:`Access`. One request from the offset to the end, read ahead by a thread."""
+        """See :class:`Access`. One request from the offset to the end; a thread reads ahead."""
         self._require_file(path)
         store, key = self._locate(path)
         patience = Patience(self._name(path), self.options.retry_seconds, known=self._reached)
@@ -65,11 +65,11 @@ class Objects:
         try:
             return self._ask(path, lambda store, key: bytes(obstore.get(store, key, options=wanted).bytes()))
         except RequestFailed as failed:
-            kind, problem = failed.failure.kind, self._problem(failed)
-        if kind is Cause.PAST_END:
+            cause, problem = failed.failure.cause, self._problem(failed)
+        if cause is Cause.PAST_END:
             # An empty object has no first byte to give.
             return b""
-        if kind is Cause.UNRANGED:
+        if cause is Cause.UNRANGED:
             with self.open(path, 0) as stream:
                 return stream.read(-1 if length is None else length)
         raise problem
@@ -92,11 +92,11 @@ class Objects:
         return True
 
     def require_writable(self, path: str) -> None:
-        """See :class:`Access`. The store says so when an object is made."""
+        """See :class:`Access`. The store refuses when an object is created."""
 
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
-        """See :class:`Access`. Large files go up in parts; where the block fails, the parts are thrown away."""
+        """See :class:`Access`. Large files are uploaded in parts; if the block fails, the parts are thrown away."""
         self.require_writable(path)
         self._require_file(path)
         store = bucket_store(self.scheme, self.bucket, self.options, writing=True)
@@ -142,7 +142,7 @@ class Objects:
         return self._done(folder, request)
 
     def _locate(self, path: str) -> "tuple[ObjectStore, str]":
-        """The client, and what the path is called there."""
+        """The client, and the path as it names it."""
         return bucket_store(self.scheme, self.bucket, self.options), path
 
     def _name(self, path: str) -> str:
@@ -153,7 +153,7 @@ class Objects:
             raise IsADirectoryError
 
     def _ask(self, path: str, request: "Callable[[ObjectStore, str], Result]") -> Result:
-        """What the request returns, tried again where that helps. Raises RequestFailed."""
+        """The result of the request, retried where that helps. Raises RequestFailed."""
         store, key = self._locate(path)
         patience = Patience(self._name(path), self.options.retry_seconds, known=self._reached)
         result = retried(lambda: request(store, key), patience)
@@ -161,20 +161,20 @@ class Objects:
         return result
 
     def _done(self, path: str, request: "Callable[[ObjectStore, str], Result]", *, doing: str = "reading") -> Result:
-        """The same; raises OSError."""
+        """The same, but raises OSError."""
         try:
             return self._ask(path, request)
         except RequestFailed as failed:
             raise self._problem(failed, doing=doing) from failed
 
     def _problem(self, failed: RequestFailed, *, doing: str = "reading") -> OSError:
-        """The error to raise for a failure for good."""
+        """The error to raise for a final failure."""
         failure = failed.failure
-        if failure.kind is Cause.MISSING:
+        if failure.cause is Cause.MISSING:
             return Missing(self._words_of_missing())
-        if failure.kind is Cause.NO_BUCKET:
+        if failure.cause is Cause.NO_BUCKET:
             return Missing(f"there is no {BUCKETS.get(self.scheme, 'bucket')} {self.bucket!r}")
-        if failure.kind in (Cause.DENIED, Cause.NO_CREDENTIALS):
+        if failure.cause in (Cause.DENIED, Cause.NO_CREDENTIALS):
             words = credentials_hint(self.scheme, self.options, failure, doing=doing)
             return Denied(words, may_be_missing=may_be_missing(self.scheme, failure))
         return StoreError(str(failed))
@@ -184,22 +184,22 @@ class Objects:
 
 
 def describe(store: "ObjectStore", key: str) -> "ObjectMeta":
-    """Size and ETag by a HEAD request; where that is refused, by a GET, whose answer also says why."""
+    """Size and ETag by a HEAD request; if that is refused, by a GET, since only a GET's response says why."""
     try:
         return obstore.head(store, key)
     except CLIENT_ERRORS as error:
-        if explain(error).kind in (Cause.TEMPORARY, Cause.NO_CREDENTIALS):
+        if explain(error).cause in (Cause.TEMPORARY, Cause.NO_CREDENTIALS):
             raise
     try:
         return obstore.get(store, key, options={"range": (0, 1)}).meta
     except CLIENT_ERRORS as error:
-        if explain(error).kind not in (Cause.UNRANGED, Cause.PAST_END):
+        if explain(error).cause not in (Cause.UNRANGED, Cause.PAST_END):
             raise
     return obstore.get(store, key).meta
 
 
 class Upload(io.RawIOBase):
-    """A stream into a store's writer; what the writer raises becomes an OSError with words of ours."""
+    """A stream into a store's writer; the writer's errors become OSErrors without secrets."""
 
     def __init__(self, writer: "WritableFile", explained: Callable[[RequestFailed], OSError]) -> None:
         super().__init__()
@@ -216,17 +216,17 @@ class Upload(io.RawIOBase):
         return self._written
 
     def write(self, data: "ReadableBuffer") -> int:
-        """Hand bytes on; they are in the store when :meth:`finish` has returned."""
+        """Pass bytes on; they are in the store when :meth:`finish` has returned."""
         count = self._guarded(lambda: self._writer.write(data))
         self._written += count
         return count
 
     def finish(self) -> None:
-        """Make the object appear, whole."""
+        """Finish the upload: the object appears, whole."""
         self._guarded(self._writer.close)
 
     def abort(self, error: BaseException) -> None:
-        """Throw away what was sent, because of an error of the writer's user or of the store."""
+        """Throw away what was sent, after an error of the caller or of the store."""
         with contextlib.suppress(*CLIENT_ERRORS):
             self._writer.__exit__(type(error), error, error.__traceback__)
 
@@ -235,4 +235,5 @@ class Upload(io.RawIOBase):
             return step()
         except CLIENT_ERRORS as error:
             failed = RequestFailed(explain(error), "tried as long as Storage.retry_seconds says")
+        # Outside the handler: the client's error, whose text may hold a secret, must not become the context.
         raise self._explained(failed)

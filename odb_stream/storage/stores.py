@@ -1,4 +1,4 @@
-"""Makes the clients of object stores and HTTP servers out of an address's first part and the settings."""
+"""Makes the clients of object stores and HTTP servers from the first part of an address and the settings."""
 
 import base64
 import functools
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SHORTEST_WAIT, LONGEST_WAIT = 5.0, 15.0
 """Bounds in seconds of how long one try waits for a connection or for the next byte."""
 
-# A whole request has no limit of its own: a shard takes as long as the training loop takes to read it.
+# A whole request has no time limit: a shard takes as long as the training loop takes to read it.
 _NO_LIMIT = "365 days"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -28,27 +28,27 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 def bucket_store(scheme: str, bucket: str, options: Storage, *, writing: bool = False) -> "ObjectStore":
     """The client of one bucket; credentials that the settings leave out come from the store's usual environment.
 
-    A client for reading tries each request once: its caller tries again. One for writing tries again by itself.
-    Raises ConfigError where settings or environment cannot work.
+    A client for reading tries each request once, since its caller retries from the byte where it broke; one for
+    writing retries by itself. Raises ConfigError if settings or environment cannot work.
     """
     if not _BUCKET.fullmatch(bucket):
         raise ConfigError(f"{scheme}://{bucket}: the first part must be the name of a bucket: {scheme}://BUCKET/NAME")
-    # What the client as a whole is told stands with the rest: given apart, it would replace what the environment says.
+    # The client's general options go into the same dict: passed separately, they would replace the environment's.
     config = _CONFIGS[scheme](options) | _client(options)
     try:
         store: ObjectStore = _CLASSES[scheme](bucket, config=config, retry_config=_retries(options, writing=writing))
         return store
     except (BaseError, ValueError) as error:
         problem = ConfigError(f"{scheme}://{bucket}: the client of the store cannot be set up: {_setup_words(error)}")
-    # Raised here, the client's own text, which may hold a secret, is not in the chain of causes.
+    # Outside the handler: the client's text, which may hold a secret, must not get into the chain of causes.
     raise problem
 
 
 @functools.lru_cache(maxsize=256)
 def http_store(url: str, options: Storage) -> "ObjectStore":
-    """The client of an HTTP server: ``url`` is scheme, authority and perhaps a path and a query, which it keeps.
+    """The client of an HTTP server; ``url`` is scheme and authority, perhaps with a path and a query.
 
-    A user and a password in the authority become basic authentication. Raises ConfigError where it is no address.
+    A user and a password in the authority become basic authentication. Raises ConfigError if it is not an address.
     """
     scheme, _, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
@@ -67,7 +67,7 @@ def http_store(url: str, options: Storage) -> "ObjectStore":
             retry_config=_retries(options, writing=False),
         )
     except (BaseError, ValueError):
-        problem = ConfigError(f"{scheme}://{host}: no HTTP address: check host and port")
+        problem = ConfigError(f"{scheme}://{host}: not an HTTP address: check host and port")
     raise problem
 
 

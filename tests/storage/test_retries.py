@@ -63,10 +63,10 @@ def test_progress_lets_the_limit_count_anew(caplog: pytest.LogCaptureFixture) ->
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Cause if kind is not Cause.TEMPORARY])
-def test_what_lasts_is_not_tried_again(kind: Cause) -> None:
+@pytest.mark.parametrize("cause", [cause for cause in Cause if cause is not Cause.TEMPORARY])
+def test_what_lasts_is_not_tried_again(cause: Cause) -> None:
     with pytest.raises(RequestFailed, match="tried once"):
-        Patience("x", 100).pause(Failure(kind, "no"))
+        Patience("x", 100).pause(Failure(cause, "no"))
 
 
 def test_credentials_that_were_there_before_may_come_back() -> None:
@@ -90,7 +90,7 @@ def test_a_request_is_repeated_until_it_succeeds(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "words"),
+    ("text", "cause", "words"),
     [
         ("status", Cause.TEMPORARY, "the connection broke"),
         ("Server returned non-2xx status code: 503 Service Unavailable: <Code>SlowDown</Code>", Cause.TEMPORARY,
@@ -116,6 +116,6 @@ def test_a_request_is_repeated_until_it_succeeds(monkeypatch: pytest.MonkeyPatch
          "the endpoint has no encryption: set AWS_ALLOW_HTTP=true, or Storage.endpoint"),
     ],
 )  # fmt: skip
-def test_kinds_and_words_of_failures(text: str, kind: Cause, words: str) -> None:
+def test_causes_and_words_of_failures(text: str, cause: Cause, words: str) -> None:
     failure = explain(OSError(text))
-    assert (failure.kind, failure.words) == (kind, words)
+    assert (failure.cause, failure.words) == (cause, words)
