@@ -1,5 +1,7 @@
 """A training loop on every rank, and the same training in one process over the same samples, compared step by step."""
 
+import functools
+import itertools
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import islice, pairwise
@@ -8,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from ranks_data import IGNORED, VOCABULARY, number_of, own_part, sample
+from ranks_support import run_ranks, values
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -16,7 +19,7 @@ import odb_stream as odb
 RATE = 0.5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """A training run: samples of each rank, epochs, and settings of the Loader."""
 
@@ -87,6 +90,31 @@ def numbers_of(batch: dict[str, Any]) -> list[int]:
 def take(iterator: Any, steps: int) -> list[list[int]]:
     """The samples of some steps; none for an idle one."""
     return [numbers_of(batch) if odb.pop_step(batch).samples else [] for batch in islice(iterator, steps)]
+
+
+def in_order(nested: Any) -> list[int]:
+    """The numbers in lists of any depth, sorted."""
+    return sorted(itertools.chain.from_iterable([one] if isinstance(one, int) else in_order(one) for one in nested))
+
+
+def run_through(case: Case, *stages: Any, **settings: Any) -> None:
+    """One epoch on this rank without looking at a batch; what it raises is the rank's outcome."""
+    with case.loader(*stages, **settings) as stream:
+        for _ in stream:
+            pass
+
+
+def schedule(case: Case) -> list[list[int]]:
+    """The samples of each step of one epoch on this rank."""
+    with case.loader() as stream:
+        return take(iter(stream), 1_000_000)
+
+
+@functools.cache
+def schedules(case: Case) -> list[list[list[int]]]:
+    """The schedule of every rank of an undisturbed epoch; the processes for it run once for all tests of a case."""
+    found: list[list[list[int]]] = values(run_ranks(schedule, len(case.shares), case))
+    return found
 
 
 def model() -> nn.Module:

@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 from ranks_data import Numbered, forbid
 from ranks_support import run_ranks, values
-from ranks_training import Case, numbers_of, watched_epoch
+from ranks_training import Case, numbers_of, run_through, watched_epoch
 
 import odb_stream as odb
 
@@ -51,18 +51,18 @@ def test_settings_that_differ_are_refused_by_name_on_every_rank() -> None:
 
 
 def settings_of_ones_own() -> int:
-    """Workers, timeout and pinning are each rank's own affair."""
+    """Workers and timeout are each rank's own affair."""
     rank = dist.get_rank()
     with CASE.loader(workers=rank, timeout=100.0 + rank) as stream:
         return len(watched_epoch(stream).infos)
 
 
-def test_settings_that_may_differ_may_differ() -> None:
+def test_settings_of_each_rank_may_differ() -> None:
     assert len(set(values(run_ranks(settings_of_ones_own, 3)))) == 1
 
 
 def start_too_late(rendezvous: str) -> str:
-    """``init_process_group`` after the Loader: it would have every rank read everything."""
+    """``init_process_group`` after the Loader: every rank would read everything."""
     rank, size = dist.get_rank(), dist.get_world_size()
     dist.destroy_process_group()
     pipeline = odb.Pipeline(odb.FromDataset(Numbered(20)))
@@ -97,70 +97,45 @@ def test_a_world_of_many_needs_a_running_group() -> None:
         odb.Loader(pipeline, budget=odb.Budget(512), world=odb.World(0, 2))
 
 
-def claim_another_place() -> str:
+def claim_another_place() -> None:
     pipeline = odb.Pipeline(odb.FromDataset(Numbered(20)))
-    with pytest.raises(odb.ConfigError) as caught:
-        odb.Loader(pipeline, budget=odb.Budget(512), world=odb.World(1 - dist.get_rank(), 2))
-    return str(caught.value)
+    odb.Loader(pipeline, budget=odb.Budget(512), world=odb.World(1 - dist.get_rank(), 2))
 
 
 def test_a_world_that_contradicts_the_group_is_refused() -> None:
-    errors = values(run_ranks(claim_another_place, 2))
-    assert errors == [f"World says rank {1 - r} of 2, but its process group says rank {r} of 2" for r in range(2)]
+    for rank, outcome in enumerate(run_ranks(claim_another_place, 2)):
+        assert outcome.error == "ConfigError"
+        assert f"rank {1 - rank} of 2, but its process group says rank {rank} of 2" in outcome.text
 
 
-def fail_while_building(where: str) -> str:
+def fail_while_building(where: str) -> None:
     """Rank 1 cannot build its Loader, for a reason of its own."""
     bad = dist.get_rank() == 1
-    source: Any = odb.FromDataset(Numbered(20))
-    settings: dict[str, Any] = {"budget": odb.Budget(512)}
-    stages: list[Any] = []
-    if bad and where == "source":
-        source = odb.Shards("/nowhere/at-all.tar")
-    if bad and where == "stage":
-        stages = [lambda sample: sample]
-        settings["workers"] = 1
-    try:
-        with odb.Loader(odb.Pipeline(source, *stages), **settings) as stream:
-            for _ in stream:
-                pass
-    except odb.OdbStreamError as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
+    source: Any = odb.Shards("/nowhere/at-all.tar") if bad and where == "source" else odb.FromDataset(Numbered(20))
+    stages: list[Any] = [lambda sample: sample] if bad and where == "stage" else []  # no worker can unpickle it
+    with odb.Loader(odb.Pipeline(source, *stages), budget=odb.Budget(512), workers=len(stages)) as stream:
+        for _ in stream:
+            pass
 
 
 @pytest.mark.parametrize(("where", "own"), [("source", "ShardError"), ("stage", "ConfigError")])
 def test_a_rank_that_cannot_build_its_loader_stops_the_others(where: str, own: str) -> None:
-    """It raises its own error; the others do not wait for it for ever."""
-    errors = values(run_ranks(fail_while_building, 3, where))
-    assert errors.pop(1).startswith(own)
-    for error in errors:
-        assert error.startswith("PeerError")
-
-
-def quota_without_data() -> str:
-    with Case((40, 0), settings={"closure": "quota", "quota": 10}).loader() as stream:
-        with pytest.raises(odb.OdbStreamError) as caught:
-            for _ in stream:
-                pass
-    return str(caught.value)
+    """It raises its own error, and the others do not wait for it forever."""
+    outcomes = run_ranks(fail_while_building, 3, where)
+    assert [outcome.error for outcome in outcomes] == ["PeerError", own, "PeerError"]
 
 
 def test_a_quota_with_a_rank_without_data_is_an_error_on_all() -> None:
-    for error in values(run_ranks(quota_without_data, 2)):
-        assert "rank 1" in error
-        assert "closure is 'quota', but pass 0 of this rank over its data held no sample" in error
-
-
-def quota_that_drops_everything() -> str:
-    with Case((40, 30), settings={"closure": "quota", "quota": 10}).loader(forbid) as stream:
-        with pytest.raises(odb.OdbStreamError) as caught:
-            for _ in stream:
-                pass
-    return str(caught.value)
+    case = Case((40, 0), settings={"closure": "quota", "quota": 10})
+    for outcome in run_ranks(run_through, 2, case):
+        assert outcome.error
+        assert "rank 1" in outcome.text
+        assert "pass 0" in outcome.text
 
 
 def test_a_quota_whose_samples_are_all_dropped_is_an_error_on_all() -> None:
-    for error in values(run_ranks(quota_that_drops_everything, 2)):
-        assert "closure is 'quota', but pass 0" in error
-        assert "forbidden" in error
+    case = Case((40, 30), settings={"closure": "quota", "quota": 10})
+    for outcome in run_ranks(run_through, 2, case, forbid):
+        assert outcome.error
+        assert "pass 0" in outcome.text
+        assert "forbidden" in outcome.text

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ranks_data import numbered_text, write_shard
 from ranks_support import run_ranks, values
-from ranks_training import Case, EpochRecord, Trained, train_all, watched_epoch
+from ranks_training import Case, EpochRecord, Trained, in_order, train_all, watched_epoch
 
 import odb_stream as odb
 
@@ -110,7 +110,7 @@ def test_ranks_cover_their_data_in_step_and_train_as_one_process(name: str) -> N
     case = CASES[name]
     results = [of_rank[name] for of_rank in trained(len(case.shares))]
     for number, ranks in enumerate(by_epoch(results)):
-        assert sorted(n for rank in ranks for n in rank.emitted) == case.numbers
+        assert in_order(rank.emitted for rank in ranks) == case.numbers
         check_gradients(ranks[0])
         check_steps(ranks, number, accum=case.settings.get("grad_accum", 1))
         idle = [[info["idle"] for info in rank.infos] for rank in ranks]
@@ -187,6 +187,6 @@ def test_four_ranks_share_one_shard(tmp_path: Path) -> None:
     for of_ranks, samples in zip(zip(*results, strict=True), (403, None), strict=True):
         assert [known for _, known in of_ranks] == [samples] * 4
         for number, ranks in enumerate(zip(*(epochs for epochs, _ in of_ranks), strict=True)):
-            assert sorted(n for rank in ranks for n in rank.emitted) == list(range(403))
+            assert in_order(rank.emitted for rank in ranks) == list(range(403))
             check_steps(list(ranks), number)
             assert all(len(rank.emitted) > 50 for rank in ranks)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from ranks_support import run_ranks, values
-from ranks_training import Case, numbers_of, take, watched_epoch
+from ranks_training import Case, in_order, numbers_of, take, watched_epoch
 from waiting import descriptors, eventually, native_threads, nothing_is_left, threads_end
 
 import odb_stream as odb
@@ -33,7 +33,7 @@ def test_after_a_break_on_all_ranks_the_next_loop_is_a_whole_epoch(at: list[int]
     results = values(run_ranks(break_then_go_on, 3, at))
     assert [steps for steps, _ in results] == at
     records = [record for _, (record, _) in results]
-    assert sorted(n for record in records for n in record.emitted) == MANY.numbers
+    assert in_order(record.emitted for record in records) == MANY.numbers
     assert {info["epoch"] for record in records for info in record.infos} == {1}
     reports = [report for _, (_, report) in results]
     assert sum(report["emitted"] + report["abandoned"] for report in reports) == 2 * len(MANY.numbers)
@@ -165,8 +165,7 @@ def test_the_loop_keeps_its_loader_alive() -> None:
 
     Fails when the loader leaves the others once it is forgotten, although its loop runs.
     """
-    results = values(run_ranks(loop_over_a_nameless_loader, 3))
-    assert sorted(n for numbers in results for n in numbers) == MANY.numbers
+    assert in_order(values(run_ranks(loop_over_a_nameless_loader, 3))) == MANY.numbers
 
 
 def restart() -> tuple[int, Any]:
@@ -181,4 +180,4 @@ def restart() -> tuple[int, Any]:
 
 def test_a_new_iterator_ends_the_old_one_on_all_ranks() -> None:
     results = values(run_ranks(restart, 3))
-    assert sorted(n for _, record in results for n in record.emitted) == MANY.numbers
+    assert in_order(record.emitted for _, record in results) == MANY.numbers
