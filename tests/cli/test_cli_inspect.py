@@ -50,12 +50,6 @@ def test_the_json_is_one_object_with_the_documented_keys(cli, numbers):
     assert (got["images"], got["decoding"], got["suggestion"]["budget"]) == (None, None, None)
 
 
-def test_the_help_has_an_example(cli):
-    result = cli("inspect", "--help")
-    assert result.exit_code == 0
-    assert "Example: odb-stream inspect" in result.stdout
-
-
 @pytest.mark.parametrize("all_of_it", ["all", "0"])
 def test_all_samples_are_the_whole_epoch(cli, numbers, all_of_it):
     got = found(cli("inspect", numbers, "--samples", all_of_it, "--json"))

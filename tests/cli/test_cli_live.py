@@ -1,13 +1,10 @@
 """What is drawn while a command runs: only on a terminal, and only then."""
 
 import json
-import os
-import pty
-import subprocess
-import sys
 
 import pytest
-from cli_support import NUMBERS_RECIPE, SECONDS
+from cli_support import NUMBERS_RECIPE
+from terminal_support import SHOWN, on_a_terminal
 
 from odb_stream.cli.run import report_table
 
@@ -35,34 +32,21 @@ def test_the_report_shows_global_figures_only_where_they_differ():
     assert cells(report_table("report", {**REPORT, "global": {"emitted": 400}}))["global: emitted"] == "400"
 
 
-def on_a_terminal(*arguments):
-    """Run the program with standard error on a terminal; gives the exit code, standard output and the drawing."""
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "odb_stream.cli.main", *map(str, arguments)]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment) as process:
-        os.close(theirs)
-        drawn = b""
-        try:
-            while part := os.read(ours, 4096):
-                drawn += part
-        except OSError:  # how Linux says that the other end is closed
-            pass
-        os.close(ours)
-        out, _ = process.communicate(timeout=SECONDS)
-    return process.returncode, out, drawn.decode()
+def watched(*arguments):
+    """Runs the program with standard error on a terminal; gives the exit code, standard output and the drawing."""
+    return on_a_terminal("-m", "odb_stream.cli.main", *arguments)
 
 
 @pytest.mark.slow
 def test_a_run_on_a_terminal_draws_a_live_table_unless_json_is_asked_for(recipe):
     path = recipe(NUMBERS_RECIPE)
-    code, out, drawn = on_a_terminal("run", path, "--budget", 40)
+    code, out, drawn = watched("run", path, "--budget", 40)
     assert code == 0
     assert "real tokens/s" in drawn
     assert "every_tenth" in drawn
-    assert drawn.rstrip().endswith("\x1b[?25h"), "the cursor is shown again"
+    assert drawn.rstrip().endswith(SHOWN)
     assert "wait seconds: trainer" in out
-    code, out, drawn = on_a_terminal("run", path, "--budget", 40, "--json")
+    code, out, drawn = watched("run", path, "--budget", 40, "--json")
     assert code == 0
     plan, log = drawn.splitlines()
     assert plan == "rank 0 of 1 reads its part of a dataset"
@@ -88,8 +72,8 @@ def test_a_tensorboard_folder_that_is_a_file_is_refused(refuses, recipe, tmp_pat
     assert "no event file can be written" in line
 
 
-def test_long_work_has_a_progress_bar_on_a_terminal(chats, tmp_path):
-    code, out, drawn = on_a_terminal("write", chats, tmp_path / "out", "--samples-per-shard", 10)
+def test_long_work_has_a_progress_bar_watched(chats, tmp_path):
+    code, out, drawn = watched("write", chats, tmp_path / "out", "--samples-per-shard", 10)
     assert code == 0
     assert "writing" in drawn
     assert "100%" in drawn

@@ -7,11 +7,11 @@ import sys
 from inspect import signature
 
 import pytest
-from cli_support import NUMBERS_RECIPE, SECONDS, odb_stream
+from cli_support import NUMBERS_RECIPE, SECONDS
 
 from odb_stream.cli import inspect, run, simulate
 
-COMMANDS = ("write", "index", "check", "run", "simulate")
+COMMANDS = ("write", "index", "check", "run", "inspect", "simulate", "state")
 
 
 def test_the_help_lists_the_commands_and_the_exit_codes(cli):
@@ -55,18 +55,13 @@ def test_wrong_usage_ends_with_two(cli, arguments):
     assert result.stdout == ""
 
 
-def test_an_error_is_one_line_without_a_traceback(tmp_path):
-    done = odb_stream("index", tmp_path / "gone.tar")
-    assert done.returncode == 1
-    assert done.stderr == f"error: {tmp_path}/gone.tar: no such file; check the address\n"
-    assert done.stdout == ""
-
-
-def test_debug_shows_the_traceback_as_well(tmp_path):
-    done = odb_stream("--debug", "index", tmp_path / "gone.tar")
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr
-    assert done.stderr.endswith(f"error: {tmp_path}/gone.tar: no such file; check the address\n")
+@pytest.mark.parametrize("debug", [(), ("--debug",)], ids=["plain", "debug"])
+def test_an_error_is_one_line_and_with_debug_a_traceback_before_it(cli, tmp_path, debug):
+    done = cli(*debug, "index", tmp_path / "gone.tar")
+    assert (done.exit_code, done.stdout) == (1, "")
+    before, _, line = done.stderr.rpartition("error: ")
+    assert line == f"{tmp_path}/gone.tar: no such file; check the address\n"
+    assert before.startswith("Traceback") if debug else before == ""
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_in_words(refuses, chats, tmp_path):

@@ -1,12 +1,11 @@
 """The command run: streaming and training, its report, and how bad data and settings end."""
 
-import io
 import json
-import tarfile
 
 import pytest
 import torch
 from cli_support import CHAT_RECIPE, CHATS, NUMBERS_RECIPE, odb_stream, write_jsonl
+from make_tars import write_tar_file
 from tokenizers import Tokenizer
 
 from odb_stream.cli.recipes import build_pipeline
@@ -146,32 +145,20 @@ def test_a_recipe_that_cannot_work_ends_with_two(refuses, recipe, tmp_path):
     assert "no parameter `shards`" in refuses("run", recipe(NUMBERS_RECIPE), "--shards", "a.tar", code=2)
 
 
-def keyed(**contents):
-    """Overwrites a shard with samples of these keys and json contents."""
-
-    def edit(path):
-        with tarfile.open(path, "w") as tar:
-            for key, content in contents.items():
-                data = content if isinstance(content, bytes) else json.dumps(content).encode()
-                info = tarfile.TarInfo(f"{key}.json")
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
-
-    return edit
+def holds(key, content):
+    """Overwrites a shard with one sample of this key and json content."""
+    return lambda path: write_tar_file(path, [(f"{key}.json", content)])
 
 
-def said(content):
-    return {"messages": [{"role": "user", "content": "go"}, {"role": "assistant", "content": content}]}
-
-
+VIDEO = b'{"messages": [{"role": "user", "content": [{"type": "video", "video": "0.mp4"}]}]}'
 DATA = {
     "cut shard": (lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]), "shard-000000.tar"),
     "not a tar": (lambda path: path.write_text("hello " * 999), "shard-000000.tar"),
     "empty shard": (lambda path: path.write_bytes(b""), "shard-000000.tar"),
-    "not JSON": (keyed(a=b"{oops"), "key 'a'"),
-    "messages of the wrong shape": (keyed(b={"messages": "hello"}), "key 'b'"),
-    "no role": (keyed(c={"messages": [{"content": "x"}]}), "key 'c'"),
-    "a video part": (keyed(d=said([{"type": "video", "video": "0.mp4"}])), "video"),
+    "not JSON": (holds("a", b"{oops"), "key 'a'"),
+    "messages of the wrong shape": (holds("b", b'{"messages": "hello"}'), "key 'b'"),
+    "no role": (holds("c", b'{"messages": [{"content": "x"}]}'), "key 'c'"),
+    "a video part": (holds("d", VIDEO), "video"),
 }
 
 

@@ -1,21 +1,11 @@
 """The commands write, index and check on good and on damaged shards."""
 
-import io
 import json
 import tarfile
 
 import pytest
 from cli_support import CHATS, write_jsonl
-
-
-def tar_of(path, *members):
-    with tarfile.open(path, "w") as tar:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return path
-
+from make_tars import write_tar_file
 
 CHAT = json.dumps(CHATS[0]).encode()
 
@@ -92,12 +82,12 @@ DAMAGE = {
     "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "empty file": lambda path: path.write_bytes(b""),
     "not a tar": lambda path: path.write_text("hello " * 500),
-    "repeated key": lambda path: tar_of(path, ("a.json", CHAT), ("b.json", CHAT), ("a.txt", b"again")),
-    "not JSON": lambda path: tar_of(path, ("a.json", b"{oops")),
-    "wrong messages": lambda path: tar_of(path, ("a.json", b'{"messages": "hello"}')),
-    "no key": lambda path: tar_of(path, (".json", CHAT)),
-    "pickle": lambda path: tar_of(path, ("a.pkl", b"x")),
-    "no sample": lambda path: tar_of(path),
+    "repeated key": lambda path: write_tar_file(path, [("a.json", CHAT), ("b.json", CHAT), ("a.txt", b"again")]),
+    "not JSON": lambda path: write_tar_file(path, [("a.json", b"{oops")]),
+    "wrong messages": lambda path: write_tar_file(path, [("a.json", b'{"messages": "hello"}')]),
+    "no key": lambda path: write_tar_file(path, [(".json", CHAT)]),
+    "pickle": lambda path: write_tar_file(path, [("a.pkl", b"x")]),
+    "no sample": lambda path: write_tar_file(path, []),
 }
 
 
@@ -119,7 +109,7 @@ def test_check_finds_the_damaged_shard_and_reads_the_others(cli, shards, damage)
 
 
 def test_check_finds_a_stale_index_and_a_missing_shard(cli, shards):
-    tar_of(shards / "shard-000000.tar", ("a.json", CHAT))
+    write_tar_file(shards / "shard-000000.tar", [("a.json", CHAT)])
     result = cli("check", shards / "shard-{000000..000003}.tar", "--json")
     assert result.exit_code == 1
     found = {shard["address"]: shard for shard in json.loads(result.stdout)["shards"]}

@@ -12,6 +12,7 @@ from unittest.mock import patch
 from live_support import Clock
 from ranks_support import run_ranks, values
 from ranks_training import Case
+from terminal_support import drawn_on
 
 import odb_stream as odb
 from odb_stream.live import LiveView
@@ -29,18 +30,11 @@ def a_terminal() -> Iterator[list[bytes]]:
     """Standard error is a terminal in the block; what it got is in the list after it."""
     ours, theirs = pty.openpty()
     got: list[bytes] = []
-
-    def read() -> None:
-        try:
-            while part := os.read(ours, 65536):
-                got.append(part)
-        except OSError:  # how Linux says that the other end is closed
-            return
-
     log = os.dup(2)
     os.dup2(theirs, 2)
     os.close(theirs)
-    reader = threading.Thread(target=read)
+    # A terminal that nobody reads fills up, and writing to it blocks.
+    reader = threading.Thread(target=lambda: got.append(drawn_on(ours)))
     reader.start()
     try:
         with patch.dict(os.environ, TERM="xterm", COLUMNS="120"):

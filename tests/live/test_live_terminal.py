@@ -2,14 +2,20 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from terminal_support import HIDDEN, PROGRAM, SECONDS, SHOWN, on_a_terminal
+from terminal_support import HIDDEN, PROGRAM, SHOWN, Ended, on_a_terminal
+from waiting import PATIENCE
+
+VIEW = "with LiveView(loader, title='my run', clock=clock) as live:\n    "
+
+
+def drawn(body: str, **settings: bool) -> Ended:
+    return on_a_terminal("-c", PROGRAM + body, **settings)
 
 
 def test_the_table_is_drawn_over_and_over_and_the_cursor_comes_back():
-    ended = on_a_terminal("with LiveView(loader, title='my run', clock=clock) as live:\n    steps(live)")
+    ended = drawn(f"{VIEW}steps(live)")
     assert (ended.code, ended.out) == (0, "")
     assert ended.drawn.count("my run") == 22 + 1  # begun, 20 steps, the last look; and once more to leave it standing
     assert ended.drawn.count(HIDDEN) == ended.drawn.count(SHOWN) == 1
@@ -20,15 +26,15 @@ def test_the_table_is_drawn_over_and_over_and_the_cursor_comes_back():
 
 
 ENDS = {
-    "an error": ("    1 / 0", 1, "ZeroDivisionError"),
-    "Ctrl-C": ("    os.kill(os.getpid(), signal.SIGINT)", -2, "KeyboardInterrupt"),
-    "exit": ("    sys.exit(7)", 7, ""),
+    "an error": ("1 / 0", 1, "ZeroDivisionError"),
+    "Ctrl-C": ("os.kill(os.getpid(), signal.SIGINT)", -2, "KeyboardInterrupt"),
+    "exit": ("sys.exit(7)", 7, ""),
 }
 
 
 @pytest.mark.parametrize(("line", "code", "said"), ENDS.values(), ids=ENDS)
 def test_the_terminal_is_put_back_before_the_end_is_told(line, code, said):
-    ended = on_a_terminal(f"with LiveView(loader, clock=clock) as live:\n    steps(live)\n{line}")
+    ended = drawn(f"{VIEW}steps(live); {line}")
     assert ended.code == code
     assert ended.drawn.count(SHOWN) == 1
     assert said in ended.drawn[ended.drawn.index(SHOWN) :]
@@ -36,18 +42,14 @@ def test_the_terminal_is_put_back_before_the_end_is_told(line, code, said):
 
 def test_a_view_that_was_never_closed_is_put_back_at_the_end_of_the_program():
     """Fails without the finalizer."""
-    ended = on_a_terminal("live = LiveView(loader, clock=clock)\nsteps(live)")
+    ended = drawn("live = LiveView(loader, clock=clock)\nsteps(live)")
     assert ended.code == 0
     assert ended.drawn.count(HIDDEN) == ended.drawn.count(SHOWN) == 1
 
 
 def test_what_is_printed_goes_above_the_table_or_where_standard_output_leads():
     """Fails where standard output is taken though it is no terminal: results would be lost to a pipe or a file."""
-    body = (
-        "with LiveView(loader, clock=clock) as live:\n    steps(live, 2)\n    print('result')\n"
-        "    print('a word', file=sys.stderr)\n    steps(live, 2)"
-    )
-    ended = on_a_terminal(body)
+    ended = drawn(f"{VIEW}steps(live, 2); print('result'); print('a word', file=sys.stderr); steps(live, 2)")
     assert (ended.code, ended.out) == (0, "result\n")
     assert ended.drawn.count("a word") == 1
 
@@ -55,34 +57,28 @@ def test_what_is_printed_goes_above_the_table_or_where_standard_output_leads():
 def test_a_terminal_that_goes_away_ends_the_drawing_and_not_the_run():
     """Fails where the last table must be written."""
     body = (
-        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "with LiveView(loader, clock=clock) as live:\n    steps(live, 2)\n    print('hang up', flush=True)\n"
-        "    sys.stdin.readline()\n    steps(live, 2)\n"
+        f"signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        f"{VIEW}steps(live, 2); print('hang up', flush=True); sys.stdin.readline(); steps(live, 2)\n"
         "print(loader.mine[0], sys.stderr is sys.__stderr__)"
     )
-    ended = on_a_terminal(body, hang_up=True)
+    ended = drawn(body, hang_up=True)
     assert (ended.code, ended.out) == (0, "4 True\n")
 
 
+TABLE = "with LiveView(loader, table={}, clock=clock) as live:\n    steps(live, loader=loader)\n"
+RANK_1 = "loader = Script(rank=1, ranks=2)\n"
+
+
 def test_only_rank_0_draws_unless_another_is_told_to():
-    body = "with LiveView(loader, table={table}, clock=clock) as live:\n    steps(live)"
-    rank_1 = "rank=1, ranks=2"
-    assert on_a_terminal(body.format(table=None), loader=rank_1).drawn == ""
-    assert on_a_terminal(body.format(table=False)).drawn == ""
-    told = on_a_terminal(body.format(table=True), loader=rank_1).drawn
+    assert drawn(TABLE.format(False) + RANK_1 + TABLE.format(None)).drawn == ""
+    told = drawn(RANK_1 + TABLE.format(True)).drawn
     assert "rank 1" in told
     assert "imbalance" in told
 
 
-@pytest.mark.parametrize("table", [None, True])
-def test_where_nobody_watches_nothing_is_written(table):
-    body = f"with LiveView(loader, table={table}, clock=clock) as live:\n    steps(live)"
-    program = PROGRAM.format(folder=str(Path(__file__).parents[1] / "support"), loader="", body=body)
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=SECONDS
-    )
-    assert (done.returncode, done.stdout) == (0, "")
-    if table is None:
-        assert done.stderr == ""
-    else:
-        assert done.stderr.count("samples/s") == 1, "asked for, the last table appears"
+@pytest.mark.parametrize(("table", "tables"), [(None, 0), (True, 1)], ids=["nobody asked", "the last table"])
+def test_where_nobody_watches_nothing_is_written(table, tables):
+    program = [sys.executable, "-c", PROGRAM + TABLE.format(table)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert (done.returncode, done.stdout, done.stderr.count("samples/s")) == (0, "", tables)
+    assert bool(done.stderr) == bool(tables)

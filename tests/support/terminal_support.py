@@ -1,4 +1,4 @@
-"""A program whose standard error is a terminal, and what it wrote there."""
+"""Programs whose standard error is a terminal, and what they drew there."""
 
 import os
 import pty
@@ -7,27 +7,25 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-SECONDS = 60.0
-"""After this a process counts as hung; none takes nearly as long."""
+from waiting import PATIENCE
 
 HIDDEN, SHOWN = "\x1b[?25l", "\x1b[?25h"
-"""What hides the cursor, and what shows it again."""
+"""The sequences that hide and show the cursor."""
 
-PROGRAM = """
+PROGRAM = f"""
 import os, signal, sys
-sys.path.insert(0, {folder!r})
+sys.path.insert(0, {str(Path(__file__).parent)!r})
 from live_support import Clock, Script
 from odb_stream.live import LiveView
 
-clock, loader = Clock(), Script({loader})
+clock, loader = Clock(), Script()
 
-def steps(live, count=20):
+def steps(live, count=20, loader=loader):
     for number in range(count):
         clock.now += 1
         loader.step(2, 500, 1000, others=((1, 1, 1),) * (loader.world.size - 1))
         live.update()
 
-{body}
 """
 
 
@@ -39,12 +37,24 @@ class Ended(NamedTuple):
     drawn: str
 
 
-def on_a_terminal(body: str, *, loader: str = "", hang_up: bool = False) -> Ended:
-    """Run a program; with ``hang_up`` the terminal goes away, and then a line comes on standard input."""
+def drawn_on(terminal: int) -> bytes:
+    """Everything that a terminal gets until its last user closes it."""
+    drawn = b""
+    try:
+        while part := os.read(terminal, 65536):
+            drawn += part
+    except OSError:  # Linux reports the closed end as an error
+        pass
+    os.close(terminal)
+    return drawn
+
+
+def on_a_terminal(*arguments: object, hang_up: bool = False) -> Ended:
+    """Run Python with these arguments. With ``hang_up`` the terminal goes away once the program prints a line; then
+    the program gets a line."""
     ours, theirs = pty.openpty()
-    text = PROGRAM.format(folder=str(Path(__file__).parent), loader=loader, body=body)
     process = subprocess.Popen(
-        [sys.executable, "-c", text],
+        [sys.executable, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=theirs,
@@ -57,14 +67,6 @@ def on_a_terminal(body: str, *, loader: str = "", hang_up: bool = False) -> Ende
         assert process.stdout is not None
         assert process.stdout.readline() == "hang up\n"
         os.close(ours)
-        out, _ = process.communicate("go on\n", timeout=SECONDS)
-        return Ended(process.returncode, out, "")
-    drawn = b""
-    try:
-        while part := os.read(ours, 65536):
-            drawn += part
-    except OSError:  # how Linux says that the other end is closed
-        pass
-    os.close(ours)
-    out, _ = process.communicate(timeout=SECONDS)
+    drawn = b"" if hang_up else drawn_on(ours)
+    out, _ = process.communicate("go on\n" if hang_up else None, timeout=PATIENCE)
     return Ended(process.returncode, out, drawn.decode())
