@@ -62,7 +62,7 @@ class RankPipeline:
             begin=earlier.window(begin.pass_number) if place is None else place.round.window,
             repeat=settings.closure == "quota",
         )
-        channel: Channel[Finished] = Channel(
+        channel = Channel(
             most_items=settings.lookahead,
             # The other half is for decoded images: a quarter for each of the two bursts in the decoder.
             most_bytes=settings.max_bytes // 2,

@@ -1,4 +1,4 @@
-"""Pack: prepared samples enter the window and leave it as groups; drops and oversize samples are settled here."""
+"""Pack: prepared samples enter the window and leave it as groups. Counts drops, and decides on oversize samples."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -14,10 +14,10 @@ from odb_stream.nodes.prepare import RecordOutcome
 from odb_stream.sample import START, Drop, PreparedSample, ReadingPosition, Record
 
 OpenPass = Callable[[int, ReadingPosition], Iterator[RecordOutcome]]
-"""Opens one pass of this rank over its data, by number, from a position on."""
+"""Opens a pass of this rank over its data: its number, and the position from which to read."""
 
 Reread = Callable[[Sequence[HeldSample]], list[PreparedSample]]
-"""Reads and prepares samples again. Raises StateError where one does not come out as a sample."""
+"""Reads and prepares samples again. Raises StateError if one of them is dropped now."""
 
 
 class Pack(GroupPlanner[PreparedSample]):
@@ -56,7 +56,7 @@ class Pack(GroupPlanner[PreparedSample]):
         self.solo = begin.solo
         """Samples over the budget that were admitted because of ``oversize="solo"``."""
         self.received = begin.received
-        """Records that arrived here, as samples or as drops."""
+        """Records that arrived, as samples or as drops."""
 
     def report(self) -> RankReport:
         """What this rank dropped so far, by reason, and how long samples waited."""
@@ -77,11 +77,11 @@ class Pack(GroupPlanner[PreparedSample]):
         return self._group([self._held.pop(ticket) for ticket in tickets])
 
     def passed(self, step: int) -> None:
-        """Enter what broke in the steps of the round up to this one."""
+        """Count what broke in the steps of the round up to this one."""
         self._drops.release(step)
 
     def window_state(self) -> WindowState:
-        """What a resume needs to bring planning back."""
+        """What a resume needs to continue planning here."""
         return WindowState(
             pass_number=self._pass,
             position=self._position,
@@ -99,11 +99,11 @@ class Pack(GroupPlanner[PreparedSample]):
         return self._drops.counts()
 
     def held(self, group: Group[PreparedSample]) -> HeldGroup:
-        """By what the samples of a group are read again."""
+        """The references by which the samples of a group are read again."""
         return tuple(map(held_by, group.samples))
 
     def reread(self, groups: Sequence[HeldGroup]) -> list[Group[PreparedSample]]:
-        """Groups of samples that are read and prepared again."""
+        """These groups, their samples read and prepared again."""
         samples = iter(self._reread([held for group in groups for held in group]))
         return [self._group([next(samples) for _ in group]) for group in groups]
 
@@ -111,7 +111,7 @@ class Pack(GroupPlanner[PreparedSample]):
         return Group.of(tuple(samples), tuple(map(size_of, samples)), self.footprint)
 
     def draw(self) -> tuple[int, Size] | None:
-        """The next sample that may enter the window; on the way, count what may not."""
+        """The next sample that may enter the window. Samples before it that may not are counted as dropped."""
         while True:
             for outcome in self._source:
                 self.received += 1
@@ -125,9 +125,10 @@ class Pack(GroupPlanner[PreparedSample]):
             self._start_over()
 
     def _start_over(self) -> None:
+        # A pass without a sample would be followed by others without one, forever: no step could ever be made.
         if not self._admitted_in_pass:
             raise ConfigError(
-                f"closure is 'quota', but pass {self._pass} of this rank over its data held no sample to emit "
+                f"closure is 'quota', but pass {self._pass} of this rank over its data had no sample to emit "
                 f"(dropped: {dict(self._drops.by_reason)}): give every rank data, or use closure='join'"
             )
         self._admitted_in_pass = 0
@@ -136,14 +137,14 @@ class Pack(GroupPlanner[PreparedSample]):
         self._source = self._open_pass(self._pass, START)
 
     def _keep(self, sample: PreparedSample) -> int:
-        """Hold a sample under a new ticket."""
+        """Hold a sample under a new ticket: batching sees only tickets and sizes."""
         ticket = self._next_ticket
         self._next_ticket += 1
         self._held[ticket] = sample
         return ticket
 
     def _settle(self, outcome: RecordOutcome) -> PreparedSample | None:
-        """The sample that is to be admitted; None for one whose drop was counted. Raises its failure."""
+        """The sample to admit, or None after counting its drop. Raises the error of a failed record."""
         result = outcome.result
         if isinstance(result, OdbStreamError):
             raise result
@@ -173,16 +174,16 @@ class Pack(GroupPlanner[PreparedSample]):
 
 
 def held_by(sample: PreparedSample) -> HeldSample:
-    """By what a sample is read again."""
+    """The reference by which a sample is read again."""
     return HeldSample(sample.ref, sample.epoch)
 
 
 BYTES_OF_A_PATCH = 3 * 2 * 16 * 16 * 4
-"""What a decoded patch takes, about: three channels, two frames, 16 by 16 pixels, float32."""
+"""About what a decoded patch takes: three channels, two frames, 16 by 16 pixels, float32."""
 
 
 def size_of(sample: PreparedSample) -> Size:
-    """What batching needs to know of a sample; its bytes are those of the tokens and, once decoded, of the pixels."""
+    """What batching needs to know of a sample. Its bytes include the pixels that its images will have once decoded."""
     patches = sum(image.patches for image in sample.images)
     return Size(
         length=sample.length,

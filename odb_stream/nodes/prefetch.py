@@ -7,56 +7,54 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
 
 import torch
 
 from odb_stream.nodes.collate import Finished
 from odb_stream.nodes.waits import Waits
 
-T = TypeVar("T")
 
+class Channel:
+    """A bounded hand-over of batches from a background thread to the training loop, which either side can end at once.
 
-class Channel(Generic[T]):
-    """A bounded hand-over from one background thread to the training loop, which either side can end at once.
-
-    Items pass in order. At most ``most_items`` and about ``most_bytes`` wait inside, but always room for one item.
-    An item counts as taken when the consumer takes it, not when the training loop is done with it.
+    At most ``most_items`` and about ``most_bytes`` wait inside, but there is always room for one batch. A batch counts
+    as taken when the consumer takes it, not when the training loop is done with it.
     """
 
     def __init__(self, *, most_items: int, most_bytes: int, waits: Waits) -> None:
         self._waits = waits
         self._most_items = most_items
         self._most_bytes = most_bytes
-        self._items: deque[tuple[T, int]] = deque()
+        self._items: deque[tuple[Finished, int]] = deque()
         self._bytes = 0
         self._ended = False
         self._error: BaseException | None = None
         self._closed = False
         self._changed = threading.Condition()
 
-    def put(self, item: T, size: int) -> bool:
-        """Hand over an item of ``size`` bytes, waiting for room; False if the channel is closed."""
+    def put(self, finished: Finished) -> bool:
+        """Hand over a batch, waiting for room; False if the channel is closed."""
+        size = sum(value.nbytes for value in finished.batch.values() if torch.is_tensor(value))
         with self._changed:
             with self._waits.on("room"):
                 self._changed.wait_for(lambda: self._closed or self._has_room(size))
             if self._closed:
                 return False
-            self._items.append((item, size))
+            self._items.append((finished, size))
             self._bytes += size
             self._changed.notify_all()
             return True
 
     def end(self, error: BaseException | None = None) -> None:
-        """No item will follow. The consumer gets ``error``, or the end, after the items that are still inside."""
+        """No batch will follow. The consumer gets ``error``, or the end, after the batches that are still inside."""
         with self._changed:
             self._ended = True
             if not self._closed:
                 self._error = error
             self._changed.notify_all()
 
-    def take(self) -> T:
-        """The next item, waiting for it.
+    def take(self) -> Finished:
+        """The next batch, waiting for it.
 
         Raises:
             StopIteration: the stream has ended, or the channel was closed.
@@ -67,10 +65,10 @@ class Channel(Generic[T]):
             if self._closed:
                 raise StopIteration
             if self._items:
-                item, size = self._items.popleft()
+                finished, size = self._items.popleft()
                 self._bytes -= size
                 self._changed.notify_all()
-                return item
+                return finished
             if self._error is not None:
                 raise self._error
             raise StopIteration
@@ -81,7 +79,7 @@ class Channel(Generic[T]):
         return not self._closed and not self._ended
 
     def close(self) -> None:
-        """End both sides at once and drop the items inside. May be called again, from any thread."""
+        """End both sides at once and drop the batches inside. May be called again, from any thread."""
         with self._changed:
             self._closed = True
             self._items.clear()
@@ -109,7 +107,7 @@ class Prefetch(Iterator[Finished]):
         self,
         source: Iterator[Finished],
         *,
-        channel: Channel[Finished],
+        channel: Channel,
         waits: Waits,
         at_end: Callable[[], None],
         after: threading.Thread | None,
@@ -133,25 +131,17 @@ class Prefetch(Iterator[Finished]):
 
 
 def _fill(
-    channel: Channel[Finished],
-    source: Iterator[Finished],
-    at_end: Callable[[], None],
-    after: threading.Thread | None,
+    channel: Channel, source: Iterator[Finished], at_end: Callable[[], None], after: threading.Thread | None
 ) -> None:
     """The background thread: feed the channel until the source ends or fails, or the channel is closed."""
     if after is not None:
         after.join()
     try:
         for finished in source:
-            if not channel.put(finished, size_in_bytes(finished)):
+            if not channel.put(finished):
                 return
         channel.end()
     except BaseException as error:  # noqa: BLE001 - handed to the consumer, which raises it: a thread has no caller
         channel.end(error)
     finally:
         at_end()
-
-
-def size_in_bytes(finished: Finished) -> int:
-    """Bytes of the tensors of a batch."""
-    return sum(value.nbytes for value in finished.batch.values() if torch.is_tensor(value))
