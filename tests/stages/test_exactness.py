@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
-from vision_support import FAMILIES, backend, encoded, members, picture, processor, turn
+from vision_support import CHATS, FAMILIES, backend, encoded, image_parts_of, members, picture, processor, turn
 
 from odb_stream.prepare.records import Prepare, SourceStages
 from odb_stream.sample import IGNORED_LABEL, PreparedSample, Record, SampleRef
@@ -93,33 +93,10 @@ def require_equal(family: str, messages, files) -> None:
     assert np.array_equal(pixels, reference["pixel_values"])
 
 
-A, B, C = FILES[:3]
-CHATS = {
-    "before": ([turn("user", None, "what is it?"), turn("assistant", "a cat")], [A]),
-    "after": ([turn("user", "what is it?", None), turn("assistant", "a cat")], [B]),
-    "between": ([turn("user", "is", None, "like", None, "?"), turn("assistant", "yes")], [A, C]),
-    "adjacent": ([turn("user", None, None, None), turn("assistant", "no")], [A, B, C]),
-    "system": ([turn("system", "be brief"), turn("user", None, "hm"), turn("assistant", "a cat")], [C]),
-    "turns": (
-        [
-            turn("system", "be brief"),
-            turn("user", None, "hm"),
-            turn("assistant", "a cat"),
-            turn("user", "and\n", None, None),
-            {"role": "assistant", "content": "a dog 你好"},
-            {"role": "user", "content": "sure?"},
-            turn("assistant", " yes \n"),
-        ],
-        [A, B, C],
-    ),
-    "no image": ([turn("user", "what is it?"), turn("assistant", "nothing")], []),
-}
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", CHATS)
 def test_the_same_chat(family, name):
-    require_equal(family, *CHATS[name])
+    require_equal(family, CHATS[name], FILES[: image_parts_of(CHATS[name])])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -151,5 +128,5 @@ def test_images_in_answers():
     require_equal(
         "qwen2_vl",
         [turn("user", "draw"), turn("assistant", "see", None, "so"), turn("user", None), turn("assistant", "a")],
-        [A, B],
+        FILES[:2],
     )

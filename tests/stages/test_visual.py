@@ -28,7 +28,7 @@ from odb_stream.stages import (
     RandomFlip,
     RandomResize,
     Tokenize,
-)  # fmt: skip
+)
 from odb_stream.stages.visual import kept_blocks
 
 

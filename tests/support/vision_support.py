@@ -184,3 +184,33 @@ def turn(role: str, *parts: object) -> dict[str, object]:
 def members(*files: bytes) -> dict[str, bytes]:
     """Files as the members of a key: 0.png, 1.png and so on."""
     return {f"{number}.png": file for number, file in enumerate(files)}
+
+
+def image_parts_of(messages: list) -> int:
+    """How many image parts a chat has."""
+    return sum(part["type"] == "image" for m in messages if isinstance(m["content"], list) for part in m["content"])
+
+
+CHATS = {
+    "before": [turn("user", None, "what is it?"), turn("assistant", "a cat")],
+    "after": [turn("user", "what is it?", None), turn("assistant", "a cat")],
+    "between": [turn("user", "is", None, "like", None, "?"), turn("assistant", "yes")],
+    "adjacent": [turn("user", None, None, None, "same?"), turn("assistant", "no")],
+    "alone": [turn("user", None), turn("assistant", "a cat")],
+    "system": [turn("system", "be brief"), turn("user", None, "hm"), turn("assistant", "a cat")],
+    "string system": [{"role": "system", "content": "be brief"}, turn("user", None, "hm"), turn("assistant", "a cat")],
+    "turns": [
+        turn("user", None, "hm"),
+        turn("assistant", "a cat"),
+        turn("user", "and", None),
+        {"role": "assistant", "content": "a dog"},
+        turn("user", None),
+        turn("assistant", "a cat"),
+        turn("user", "sure?"),
+        turn("assistant", " yes \n"),
+    ],
+    "blank texts": [turn("user", "", None, " ", None, ""), turn("assistant", "a", "", " b")],
+    "empty answer": [turn("user", None), turn("assistant", "")],
+    "text only": [turn("user", "what", " is it?"), turn("assistant", "a cat")],
+    "same words": [turn("user", "a", None, "a", None, "a"), turn("assistant", "a")],
+}

@@ -25,9 +25,7 @@ def run(workers: int, *stages: Stage, size: int = 7, count: int = 40) -> list[ob
         futures = [pool.submit(records) for records in chunks]
         prepared = [future.result(PATIENCE) for future in futures]
         assert prepared[0] is pool.wait(futures[0])
-    return [
-        plain(result) for chunk, records in zip(prepared, chunks, strict=True) for result in chunk.results(records)
-    ]
+    return [plain(result) for chunk, records in zip(prepared, chunks, strict=True) for result in chunk.results(records)]
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -49,7 +49,8 @@ _TURNS = {
 # Modes whose black and white are defined; "F" and "I" hold any range of values, so converting them would guess.
 _MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "I;16", "I;16B", "I;16L", "I;16N"}
 
-_DAMAGED = {"image_empty", "image_unreadable", "image_broken"}
+# Reasons that speak of broken data, as against images that are merely not wanted: only these use up a failure budget.
+_DAMAGED = {"image_empty", "image_unreadable", "image_broken", "image_missing", "image_surplus"}
 
 
 class BadImage(Exception):
@@ -58,7 +59,8 @@ class BadImage(Exception):
     ``reason`` is one of: "image_empty" (no bytes), "image_unreadable" (not one of ``FORMATS``, or a damaged header),
     "image_too_large" (more pixels than the limit), "image_mode" (floats or 32-bit integers, whose black and white are
     not defined), "image_aspect_ratio" (a model's own limit), "image_broken" (the pixels do not decode, or differ from
-    the header). ``detail`` describes it in words.
+    the header), "image_missing" (a part without a file), "image_surplus" (a file without a part). ``detail`` describes
+    it in words.
     """
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -67,7 +69,7 @@ class BadImage(Exception):
         self.detail = detail
 
     def drop(self, where: str) -> Drop:
-        """The drop of the sample at this place. Only a damaged file counts as damaged data, not an unwanted one."""
+        """The drop of the sample at this place."""
         return Drop(self.reason, f"{where}: {self.detail}", damaged=self.reason in _DAMAGED)
 
     def __str__(self) -> str:

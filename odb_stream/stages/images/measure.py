@@ -22,10 +22,6 @@ EXTENSIONS = frozenset([
 _DIGITS = re.compile(r"([0-9]+)")
 
 
-class _Unbound(Exception):
-    """A part or a file is left over: a reason and a detail."""
-
-
 @dataclass(frozen=True)
 class MeasureImages:
     """Find the image file of every image part and measure it from its header.
@@ -43,8 +39,8 @@ class MeasureImages:
     Args:
         pixel_limit: the most pixels (width x height) that an image may have; the default is Pillow's own bound.
 
-    Returns a Drop where an image cannot be used, by the reasons of :class:`~odb_stream.stages.images.files.BadImage`,
-    "image_missing" for a part without a file, and "image_surplus" for a file without a part. Raises StageError for
+    Returns a Drop if an image cannot be used, with a reason of :class:`~odb_stream.stages.images.files.BadImage`.
+    Raises StageError for
     messages of the wrong shape, for video parts, and for ``images`` of another type.
     """
 
@@ -64,8 +60,6 @@ class MeasureImages:
         try:
             bound = _bind(sample, parts, given, members)
             images = [self._measured(name, value, sample) for name, value in bound]
-        except _Unbound as unbound:
-            return Drop(unbound.args[0], f"{sample.where}: {unbound.args[1]}", damaged=True)
         except BadImage as bad:
             return bad.drop(sample.where)
         taken = {name for name, _ in bound}
@@ -104,7 +98,7 @@ def _given(sample: Sample) -> list[tuple[str, Any]]:
 def _bind(
     sample: Sample, parts: list[ImagePart] | None, given: list[tuple[str, Any]], members: list[str]
 ) -> list[tuple[str, Any]]:
-    """The name and file of each part, in order. Raises _Unbound where a part or a file is left over."""
+    """The name and file of each part, in order. Raises BadImage if a part or a file is left over."""
     if parts is None:
         parts = [ImagePart(f"image {number}", None) for number in range(len(given))]
     named = {part.name for part in parts}
@@ -120,12 +114,12 @@ def _bind(
         if file is None:
             wanted = "an image" if part.name is None else f"the image {part.name!r}"
             present = ", ".join([name for name, _ in given] + members) or "none"
-            raise _Unbound("image_missing", f"{part.place} asks for {wanted}, the images present: {present}")
+            raise BadImage("image_missing", f"{part.place} asks for {wanted}, the images present: {present}")
         bound.append(file)
     # A file that no part takes is a mistake in the data more often than not, so the sample is not used without it.
     left = [name for name, _ in unnamed]
     if left:
-        raise _Unbound("image_surplus", f"no image part takes {', '.join(left)}; number of image parts: {len(parts)}")
+        raise BadImage("image_surplus", f"no image part takes {', '.join(left)}; number of image parts: {len(parts)}")
     return bound
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stage_samples import PLACE, sample, through
 from vision_support import (
+    CHATS,
     FAMILIES,
     PARTS_ONLY,
     QWEN2_VL,
@@ -15,10 +16,11 @@ from vision_support import (
     TEXT_ONLY,
     backend,
     image_file,
+    image_parts_of,
     members,
     processor,
     turn,
-)  # fmt: skip
+)
 
 from odb_stream.errors import StageError
 from odb_stream.sample import IGNORED_LABEL
@@ -28,10 +30,6 @@ from odb_stream.stages.chat.messages import plain_messages, texts_of
 FILE = image_file()
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 PAD = backend().token_to_id("<|image_pad|>")
-
-
-def image_parts_of(messages) -> int:
-    return sum(part["type"] == "image" for m in messages if isinstance(m["content"], list) for part in m["content"])
 
 
 @cache
@@ -57,31 +55,6 @@ def plain_chat(messages):
 
 def answers(out) -> list[str]:
     return [out["text"][start:end] for start, end in out["spans"]]
-
-
-CHATS = {
-    "before": [turn("user", None, "what is it?"), turn("assistant", "a cat")],
-    "after": [turn("user", "what is it?", None), turn("assistant", "a cat")],
-    "between": [turn("user", "is", None, "like", None, "?"), turn("assistant", "yes")],
-    "adjacent": [turn("user", None, None, None, "same?"), turn("assistant", "no")],
-    "alone": [turn("user", None), turn("assistant", "a cat")],
-    "system": [turn("system", "be brief"), turn("user", None, "hm"), turn("assistant", "a cat")],
-    "string system": [{"role": "system", "content": "be brief"}, turn("user", None, "hm"), turn("assistant", "a cat")],
-    "turns": [
-        turn("user", None, "hm"),
-        turn("assistant", "a cat"),
-        turn("user", "and", None),
-        {"role": "assistant", "content": "a dog"},
-        turn("user", None),
-        turn("assistant", "a cat"),
-        turn("user", "sure?"),
-        turn("assistant", " yes \n"),
-    ],
-    "blank texts": [turn("user", "", None, " ", None, ""), turn("assistant", "a", "", " b")],
-    "empty answer": [turn("user", None), turn("assistant", "")],
-    "text only": [turn("user", "what", " is it?"), turn("assistant", "a cat")],
-    "same words": [turn("user", "a", None, "a", None, "a"), turn("assistant", "a")],
-}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -14,7 +14,7 @@ from chat_templates import (
     chat,
     supervised,
     wrapped,
-)  # fmt: skip
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage_samples import sample
