@@ -1,4 +1,4 @@
-"""The results of a chunk of records in a few flat arrays: what travels between processes."""
+"""The results of a chunk of records in a few flat arrays: what workers send back."""
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -179,7 +179,7 @@ def _default_labels(input_ids: IntArray, lengths: IntArray) -> IntArray:
 def _name_or_bytes(image: PreparedImage, record: Record) -> str | bytes:
     """The member of the record that holds the image's file; else the bytes.
 
-    The main process has the record's members already, so that an unchanged file need not travel back. Sharing memory
+    The main process has the record's members already, so an unchanged file need not be sent back. Sharing memory
     proves that it is unchanged, without comparing megabytes.
     """
     for name, data in record.members.items():

@@ -1,8 +1,14 @@
-"""Per-sample stages, in the order a sample passes them.
+"""What happens to one sample: the stages, in the order that a sample passes them.
 
-For chats: MeasureImages (files to measured images), image transforms, ChatTemplate (messages to text), Tokenize (text
-to ids), ExpandVisualTokens (one placeholder per image to one token per feature). Plain text needs Tokenize alone, chats
-without images ChatTemplate and Tokenize.
+- MeasureImages (``images``): image files to measured images.
+- RandomResize, RandomCrop, RandomFlip, ColorJitter and your own transforms (``images``): planned now, applied later.
+- ChatTemplate (``chat``): messages to text, with the spans to learn from.
+- Tokenize (``tokenize``, with the encoder in ``encoding``): text to ids and labels.
+- ExpandVisualTokens (``visual``, with models' measures in ``families`` and positions in ``rope``): one placeholder per
+  image to one token per feature.
+
+Plain text needs Tokenize alone, chats without images ChatTemplate and Tokenize. What the stages read from a processor
+is in ``processor``.
 """
 
 from odb_stream.deprecated import renamed

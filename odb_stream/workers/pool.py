@@ -22,17 +22,7 @@ from odb_stream.prepare.decoding import Decoded
 from odb_stream.prepare.records import Prepare
 from odb_stream.sample import PreparedImage, Record
 from odb_stream.workers.exits import GUARD, describe_exit
-from odb_stream.workers.process import (
-    PROTOCOL,
-    DecodeTask,
-    Done,
-    FromWorker,
-    PrepareTask,
-    Ready,
-    Task,
-    Unfit,
-    serve,
-)
+from odb_stream.workers.process import PROTOCOL, DecodeTask, Done, FromWorker, PrepareTask, Ready, Task, Unfit, serve
 from odb_stream.workers.spawnable import pickle_for_workers
 
 CLOSED = "the worker pool is closed: build a new Loader to continue."

@@ -54,7 +54,7 @@ def test_what_is_loaded_at_the_first_call_of_a_process_is_not_counted(fake_clock
     chunks = [prepare.chunk(some[:3]), prepare.chunk(some[3:])]
     assert [chunk.spent[0, 1] for chunk in chunks] == [Spent(3, 3.0), Spent(3, 3.0)]
     assert [len(chunk.lengths) for chunk in chunks] == [3, 3]
-    # A clock that travels starts anew: it is another process's first call then.
+    # A pickled clock starts from scratch: its next call is the first one of another process.
     stage = Work(fake_clock, 1.0)
     again = pickle.loads(pickle.dumps(prepare.clock))
     again.warm_up(lambda: stage(None))

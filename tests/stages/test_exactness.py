@@ -62,7 +62,7 @@ def theirs(family: str, messages, files):
 
 
 def labels_of(ids: list[int]) -> list[int]:
-    """Each answer from behind its header to its end token, image tokens left out: read off the ids alone."""
+    """Each answer from the end of its header to its end token, without image tokens, read off the ids alone."""
     header = [START, *backend().encode("assistant\n").ids]
     labels, place = [IGNORED_LABEL] * len(ids), 0
     while place < len(ids):

@@ -185,7 +185,7 @@ def test_nothing_supervised_after_the_cut_or_the_shift():
             assert f"of {length}" in out.detail
         else:
             assert isinstance(out, Sample)
-    # A supervised first token is no target: nothing predicts it.
+    # A supervised first token is not a target: nothing predicts it.
     out = Tokenize(wrapped())(sample(text="user hello", spans=[(0, 4)]))
     assert out.reason == "nothing_supervised"
     out = Tokenize(wrapped())(sample(text="user"))

@@ -323,7 +323,7 @@ def test_images_must_be_counted_before_they_leave():
         (lambda sample: {**sample, "images": sample["images"][1:]}, "image tokens for .* image features"),
     ],
 )
-def test_stages_behind_must_keep_tokens_and_features_together(change, words):
+def test_later_stages_must_keep_tokens_and_features_together(change, words):
     with pytest.raises(StageError, match=words):
         ready([*pipeline(), change])
 
@@ -338,7 +338,7 @@ class Brightness:
 
 @pytest.mark.parametrize("family", [FixedTokens(5, (8, 6)), FixedTokens(5, (8, 6), pixels_of=Brightness(), rows=2)])
 def test_another_family(family):
-    """A fixed number of tokens an image, without M-RoPE: no token types, no positions."""
+    """A fixed number of tokens per image, without M-RoPE: no token types, no positions."""
     stages = [
         MeasureImages(),
         ChatTemplate(processor(), template=FIXED, template_kwargs={"mark": "<image>"}),

@@ -35,7 +35,7 @@ class Chats:
 
 
 def pipeline(dataset, *more, family: str = "qwen3_vl", **source) -> odb.Pipeline:
-    """The vision pipeline over a dataset; ``more`` stages stand before the template."""
+    """The vision pipeline over a dataset; ``more`` stages come before the template."""
     model = processor(family)
     return odb.Pipeline(
         odb.FromDataset(dataset, **source),

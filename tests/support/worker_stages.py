@@ -1,4 +1,4 @@
-"""Openers and stages that worker processes import: harmless ones, and one for every way to come to grief."""
+"""Openers and stages that worker processes import: harmless ones, and one for every way to fail."""
 
 import functools
 import multiprocessing

@@ -34,10 +34,10 @@ def test_killed_worker_is_named_with_its_work(tmp_path: Path) -> None:
         eventually(holding.exists)
         os.kill(int(holding.read_text()), signal.SIGKILL)
         for future in futures:
-            with pytest.raises(WorkerError, match=r"SIGKILL while preparing 4 records from a\.tar") as told:
+            with pytest.raises(WorkerError, match=r"SIGKILL while preparing 4 records from a\.tar") as caught:
                 future.result(PATIENCE)
-    assert "key 'key9'" in str(told.value)
-    assert "out of memory" in str(told.value)
+    assert "key 'key9'" in str(caught.value)
+    assert "out of memory" in str(caught.value)
 
 
 def test_idle_worker_killed(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_same_outcomes_as_inline(workers: int) -> None:
 
 
 def test_constructor_does_not_wait_for_the_workers() -> None:
-    """Not even with a pipeline larger than any pipe; the pool works all the same, and closes amid the start too."""
+    """Not even with a pipeline larger than any pipe buffer. The pool then works, and can be closed while it starts."""
     WorkerPool(prepare(worker_stages.Ballast()), 2).close()
     assert len(run(2, worker_stages.Ballast())) == 40
 

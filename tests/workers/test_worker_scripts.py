@@ -80,8 +80,8 @@ if __name__ == "__main__":
             assert not signal_mask(worker, "SigBlk") & SIGINT_BIT
 
 
-def test_worker_killed_amid_a_message(tmp_path: Path) -> None:
-    """The parent stands still, so the worker's answer fills the stream and stops halfway; then the worker dies."""
+def test_worker_killed_in_the_middle_of_a_message(tmp_path: Path) -> None:
+    """The parent is stopped, so the worker's answer fills the stream and blocks halfway; then the worker dies."""
     source = """
 def big(sample):
     print(os.getpid(), flush=True)
@@ -155,10 +155,11 @@ with pool_of(1, functools.partial(weigh, bytes({ballast}))) as pool:
     assert error.count('if __name__ == "__main__":') >= 2
 
 
-def run_python(arguments: list[str], source: str | None = None) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, *arguments], input=source, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+def run_python(
+    arguments: list[str], source: str | None = None, cwd: Path | None = None
+) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=cwd, input=source, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 USE = """
@@ -195,10 +196,7 @@ def test_module_run_by_name(name: str, tmp_path: Path) -> None:
     body = HEAD + 'if __name__ == "__main__":\n' + "".join(f"    {line}\n" for line in USE.splitlines())
     target = package / "__main__.py" if name == "whole.__main__" else package / "script.py"
     target.write_text(body)
-    module = "whole" if name == "whole.__main__" else "whole.script"
-    result = subprocess.run(
-        [sys.executable, "-m", module], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    result = run_python(["-m", "whole" if name == "whole.__main__" else "whole.script"], cwd=tmp_path)
     if name == "whole":
         assert (result.returncode, result.stdout) == (0, "3\n")
     else:

@@ -16,6 +16,6 @@ The files, in the order in which a chat passes them:
 
 Example, with a template that writes ``U:``, ``A:`` and ``;`` around contents. The probe teaches that an answer begins
 after ``;A:`` and ends with ``;``. The chat ``[user "a", assistant "a"]`` renders as ``U:a;A:a;`` and its skeleton as
-``U:<0>;A:<1>;``. Both agree but for the contents, so placeholder 1 is character 6, and the supervised span is
+``U:<0>;A:<1>;``. They agree in all but the contents, so placeholder 1 is character 6, and the supervised span is
 characters 6 to 8: the answer and the ``;`` by which the model learns to stop.
 """

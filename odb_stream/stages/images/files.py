@@ -49,7 +49,7 @@ _TURNS = {
 # Modes whose black and white are defined; "F" and "I" hold any range of values, so converting them would guess.
 _MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "I;16", "I;16B", "I;16L", "I;16N"}
 
-# Reasons that speak of broken data, as against images that are merely not wanted: only these use up a failure budget.
+# Reasons that mean broken data, not merely unwanted images: only these use up a failure budget.
 _DAMAGED = {"image_empty", "image_unreadable", "image_broken", "image_missing", "image_surplus"}
 
 

@@ -1,4 +1,4 @@
-"""Chats with images through chat templates: where images and answers stand, and what a text cannot do."""
+"""Chats with images through chat templates: where images and answers lie, and what a text cannot do."""
 
 import pickle
 from functools import cache

@@ -154,11 +154,7 @@ def test_a_broken_image_in_memory():
 
 @pytest.mark.parametrize(
     ("images", "words"),
-    [
-        (A, "'images' is bytes"),
-        ([3], r"images\[0\] is int"),
-        ([{"path": "a.png"}], r"images\[0\] is NoneType"),
-    ],
+    [(A, "'images' is bytes"), ([3], r"images\[0\] is int"), ([{"path": "a.png"}], r"images\[0\] is NoneType")],
 )
 def test_images_of_another_type(images, words):
     with pytest.raises(StageError, match=f"MeasureImages, {PLACE}: .*{words}"):
