@@ -143,12 +143,6 @@ def test_the_exif_of_a_png_counts_only_before_the_pixels():
     assert (open_image(turned).size, open_image(behind).size) == ((H, W), (W, H))
 
 
-@pytest.mark.parametrize("orientation", [0, 9, 65535])
-def test_orientations_that_mean_nothing(orientation):
-    data = encoded(RGB, "JPEG", exif=exif(orientation))
-    assert measure(data) == open_image(data).size == (W, H)
-
-
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
 def test_the_first_frame_of_an_animation(kind):
     frames = [Image.new("RGB", (W, H), colour) for colour in ("red", "lime", "blue")]
@@ -159,22 +153,27 @@ def test_the_first_frame_of_an_animation(kind):
     assert (pixels(open_image(data)) == [255, 0, 0]).all()
 
 
-def test_a_pair_of_photographs_in_one_file():
-    data = encoded(RGB, "MPO", save_all=True, append_images=[Image.new("RGB", (9, 9))])
-    assert Image.open(io.BytesIO(data)).format == "MPO"
-    assert measure(data) == open_image(data).size == (W, H)
-
-
-@pytest.mark.parametrize("size", [(1, 1), (1, 40), (40, 1), (1, 2000), (3000, 2)])
-def test_thin_images_are_images(size):
-    data = encoded(picture(*size))
-    assert measure(data) == open_image(data).size == size
-
-
-def test_a_frame_larger_than_its_screen():
+def beyond_its_screen() -> bytes:
+    """A GIF whose frame is larger than its screen."""
     data = bytearray(encoded(RGB.quantize(16), "GIF"))
     data[6:10] = struct.pack("<HH", 5, 5)
-    assert measure(bytes(data)) == open_image(bytes(data)).size == (W, H)
+    return bytes(data)
+
+
+PAIR = encoded(RGB, "MPO", save_all=True, append_images=[Image.new("RGB", (9, 9))])
+JUNK = [b"Exif\0\0", b"Exif\0\0MM", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0junk" * 9]
+ODD = {
+    "a pair of photographs": (PAIR, (W, H)),
+    "a frame larger than its screen": (beyond_its_screen(), (W, H)),
+    **{f"{size}": (encoded(picture(*size)), size) for size in [(1, 1), (1, 40), (40, 1), (1, 2000), (3000, 2)]},
+    **{f"orientation {tag}": (encoded(RGB, "JPEG", exif=exif(tag)), (W, H)) for tag in (0, 9, 65535)},
+    **{f"EXIF {junk[6:8]!r}": (encoded(RGB, "JPEG", exif=junk), (W, H)) for junk in JUNK},
+}
+
+
+@pytest.mark.parametrize(("data", "size"), ODD.values(), ids=ODD)
+def test_odd_files_are_opened_as_measured(data, size):
+    assert measure(data) == open_image(data).size == size
 
 
 def test_any_buffer_is_a_file():
@@ -307,9 +306,3 @@ def test_values_without_a_defined_white_are_refused(image):
     assert reason(encoded(image, "TIFF")) == "image_mode"
     with pytest.raises(BadImage, match="image_mode"):
         to_png(image)
-
-
-@pytest.mark.parametrize("junk", [b"Exif\0\0", b"Exif\0\0MM", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0junk" * 9])
-def test_exif_that_does_not_parse_is_left(junk):
-    data = encoded(RGB, "JPEG", exif=junk)
-    assert measure(data) == open_image(data).size == (W, H)
