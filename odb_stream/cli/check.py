@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from odb_stream.cli.options import Anonymous, AsJson, Endpoint, ShardUrls, storage_options
-from odb_stream.cli.output import print_json, print_table, progress
+from odb_stream.cli.output import print_json, print_table, tracked
 from odb_stream.errors import ShardError
 
 if TYPE_CHECKING:
@@ -22,16 +22,13 @@ PROBLEMS_FOUND = 1
 
 
 def check(
-    urls: ShardUrls,
-    endpoint: Endpoint = None,
-    anonymous: Anonymous = False,
-    as_json: AsJson = False,
+    urls: ShardUrls, endpoint: Endpoint = None, anonymous: Anonymous = False, as_json: AsJson = False
 ) -> None:
     """Check shards: counts, cut ends, repeated keys, json and txt members, and the index if there is one.
 
     Reads all shards, whatever it finds. Exits with 0 if all are good, and with 1 if one has a problem.
     """
-    reports = checked(urls, storage_options(endpoint, anonymous=anonymous))
+    reports = _checked(urls, storage_options(endpoint, anonymous=anonymous))
     problems = sum(len(report.problems) for report in reports)
     samples = sum(report.samples for report in reports)
     if as_json:
@@ -43,7 +40,7 @@ def check(
         raise typer.Exit(PROBLEMS_FOUND)
 
 
-def checked(urls: list[str], options: "Storage") -> list["ShardReport"]:
+def _checked(urls: list[str], options: "Storage") -> list["ShardReport"]:
     """A report on each shard, and on each address that names no shard."""
     from odb_stream import storage
     from odb_stream.shards.check import ShardReport, check_shard
@@ -56,11 +53,7 @@ def checked(urls: list[str], options: "Storage") -> list["ShardReport"]:
         except ShardError as error:
             reports.append(ShardReport(storage.log_name(pattern), 0, 0, 0, "missing", (str(error),)))
     addresses = storage.expand(found, options) if found else ()
-    with progress("checking", total=len(addresses)) as advance:
-        for address in addresses:
-            reports.append(check_shard(address, options))
-            advance(1)
-    return reports
+    return [*reports, *(check_shard(address, options) for address in tracked("checking", addresses))]
 
 
 def _print_reports(reports: list["ShardReport"], *, title: str) -> None:

@@ -2,9 +2,9 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -15,6 +15,7 @@ PLAIN_WIDTH = 140
 """Width, in columns, of a table that is not printed to a terminal."""
 
 Advance = Callable[[int], None]
+T = TypeVar("T")
 
 
 def watched() -> bool:
@@ -33,6 +34,16 @@ def print_table(table: Table) -> None:
     Console(width=width, markup=False, emoji=False, highlight=False).print(table)
 
 
+def print_rows(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table whose first column holds names, which are never cut, and whose other columns hold figures."""
+    table = Table(title=title)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left", overflow="ellipsis" if number else "fold")
+    for row in rows:
+        table.add_row(*row)
+    print_table(table)
+
+
 @contextmanager
 def progress(description: str, total: int) -> Iterator[Advance]:
     """A progress bar for the block, if watched. Call the function it gives with each amount that is done."""
@@ -42,3 +53,11 @@ def progress(description: str, total: int) -> Iterator[Advance]:
     with bar:
         task = bar.add_task(description, total=total)
         yield lambda amount: bar.advance(task, amount)
+
+
+def tracked(description: str, items: Sequence[T]) -> Iterator[T]:
+    """The items, with a progress bar that counts them."""
+    with progress(description, total=len(items)) as advance:
+        for item in items:
+            yield item
+            advance(1)

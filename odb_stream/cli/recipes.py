@@ -32,7 +32,9 @@ def build_pipeline(recipe: str, shards: str | None = None) -> "Pipeline":
     """
     from odb_stream.sources.pipeline import Pipeline
 
-    build = build_function(recipe)
+    build = getattr(_load_module(recipe), "build", None)
+    if not callable(build):
+        raise ConfigError(f"recipe {recipe} has no function build: {CONTRACT}")
     arguments = {} if shards is None else {"shards": shards}
     _check_arguments(recipe, build, arguments)
     try:
@@ -46,17 +48,7 @@ def build_pipeline(recipe: str, shards: str | None = None) -> "Pipeline":
     return pipeline
 
 
-def build_function(recipe: str) -> Callable[..., Any]:
-    """The function ``build`` of a recipe; see :func:`build_pipeline` for the errors."""
-    module = load_module(recipe)
-    build = getattr(module, "build", None)
-    if not callable(build):
-        raise ConfigError(f"recipe {recipe} has no function build: {CONTRACT}")
-    function: Callable[..., Any] = build
-    return function
-
-
-def load_module(recipe: str) -> ModuleType:
+def _load_module(recipe: str) -> ModuleType:
     """Import a recipe like any other module, so that its stages can be sent to worker processes by name.
 
     A file is imported under its own name with its folder first on the import path, as ``python FILE`` puts it there. A
@@ -86,6 +78,7 @@ def _load_file(recipe: str, path: Path) -> ModuleType:
     name = path.stem
     if "." in name:
         raise ConfigError(f"recipe {recipe}: the name of a module cannot contain a dot: rename the file")
+    # Workers import by name, so the name must lead to this very file, also where it is imported already.
     known = sys.modules.get(name)
     if known is None:
         _put_on_path(str(path.parent))
@@ -102,7 +95,7 @@ def _load_file(recipe: str, path: Path) -> ModuleType:
 def _put_on_path(folder: str) -> None:
     if folder not in sys.path:
         sys.path.insert(0, folder)
-        importlib.invalidate_caches()
+        importlib.invalidate_caches()  # a recipe written a moment ago may be missing from the cached listing
 
 
 def _import(recipe: str, name: str) -> ModuleType:

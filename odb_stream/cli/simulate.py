@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
-from rich.table import Table
 
 from odb_stream.cli.options import (
     DEFAULT_BUDGET,
@@ -17,7 +16,7 @@ from odb_stream.cli.options import (
     WindowOption,
     require_drawable,
 )
-from odb_stream.cli.output import print_json, print_table, progress
+from odb_stream.cli.output import print_json, print_rows, tracked
 from odb_stream.config import Budget, Policy, Settings, require_int
 from odb_stream.errors import ConfigError
 
@@ -84,11 +83,7 @@ def simulate(
     by_default = 1 if parts is None else len(parts)
     ranks = deal(load_lengths(lengths), by_default if world_size is None else world_size, parts)
     names = get_args(Policy) if policy == "all" else (policy,)
-    measured = []
-    with progress("simulating", total=len(names)) as advance:
-        for name in names:
-            measured.append(_timed(name, ranks, settings, batch_size))
-            advance(1)
+    measured = [_timed(name, ranks, settings, batch_size) for name in tracked("simulating", names)]
     title = f"{lengths.name}: {sum(map(len, ranks))} samples, budget {token_budget}"
     if png is not None:
         from odb_stream.inspection import pictures
@@ -100,7 +95,7 @@ def simulate(
     if as_json:
         print_json(rows if policy == "all" else rows[0])
     else:
-        print_table(_comparison(rows, title=title))
+        _print_comparison(rows, title=title)
 
 
 def _shares(text: str | None) -> list[float] | None:
@@ -160,16 +155,13 @@ def _timed(policy: Policy, ranks: list[list[int]], settings: Settings, batch_siz
     return figures, time.perf_counter() - started
 
 
-def _comparison(rows: list[dict[str, Any]], *, title: str) -> Table:
-    """The figures of several policies, one policy per row."""
+def _print_comparison(rows: list[dict[str, Any]], *, title: str) -> None:
+    """Print the figures of several policies, one policy per row; what all have in common is in the title."""
     first = rows[0]
-    table = Table(title=f"{title}, {first['layout']}, {first['world_size']} ranks, window {first['window']}")
-    table.add_column("policy")
-    hidden = ("policy", "layout", "world_size", "window")
-    names = [name for name in first if name not in hidden]
-    for name in names:
-        table.add_column(name.replace("_", " "), justify="right")
-    for row in rows:
-        cells = [f"{row[name]:.4f}" if isinstance(row[name], float) else str(row[name]) for name in names]
-        table.add_row(row["policy"], *cells)
-    return table
+    names = [name for name in first if name not in ("policy", "layout", "world_size", "window")]
+    shown = [
+        (row["policy"], *(f"{row[name]:.4f}" if isinstance(row[name], float) else str(row[name]) for name in names))
+        for row in rows
+    ]
+    title = f"{title}, {first['layout']}, {first['world_size']} ranks, window {first['window']}"
+    print_rows(title, ("policy", *(name.replace("_", " ") for name in names)), shown)

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
+from odb_stream.cli.index import index_shards
 from odb_stream.cli.options import AsJson, Endpoint, storage_options
-from odb_stream.cli.output import Advance, print_json, print_table, progress
+from odb_stream.cli.output import Advance, print_json, print_rows, progress
 
 EXAMPLE = "odb-stream write chats.jsonl shards/ --samples-per-shard 1000 --prefix chat"
 
@@ -27,8 +27,6 @@ def write(
     Each line, unchanged, becomes the KEY.json of one sample; keys count the lines. Equal input gives equal bytes.
     """
     from odb_stream import storage
-    from odb_stream.shards.index import write_index
-    from odb_stream.shards.reader import build_index
     from odb_stream.shards.writer import RawSample, jsonl_samples, write_shards
 
     options = storage_options(endpoint)
@@ -48,17 +46,10 @@ def write(
             options=options,
         )
     if index:
-        with progress("indexing", total=len(written)) as advance:
-            for shard in written:
-                write_index(shard.address, build_index(shard.address, options), options)
-                advance(1)
+        index_shards([shard.address for shard in written], options)
     samples = sum(shard.samples for shard in written)
     if as_json:
         print_json({"shards": [shard._asdict() for shard in written], "samples": samples, "index": index})
         return
-    table = Table(title=f"{samples} samples in {len(written)} shards{', indexed' if index else ''}")
-    table.add_column("shard", overflow="fold")
-    table.add_column("samples", justify="right")
-    for shard in written:
-        table.add_row(shard.address, str(shard.samples))
-    print_table(table)
+    title = f"{samples} samples in {len(written)} shards{', indexed' if index else ''}"
+    print_rows(title, ("shard", "samples"), [(shard.address, str(shard.samples)) for shard in written])

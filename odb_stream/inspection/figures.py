@@ -153,16 +153,11 @@ class ImageFigures:
         """The images of the collected samples; None without any."""
         if not collected.files:
             return None
-        columns = np.array(collected.files, dtype=np.int64).T
-        file_bytes, width, height, patches, tokens = map(Spread.of, columns)
+        columns = zip(("file_bytes", "width", "height", "patches", "tokens"), np.array(collected.files).T, strict=True)
         having = [count for count in collected.images if count]
         return cls(
             images=len(collected.files),
             samples_with_images=len(having),
             images_a_sample=Spread.of(having),
-            width=width,
-            height=height,
-            file_bytes=file_bytes,
-            patches=patches,
-            tokens=tokens,
+            **{name: Spread.of(column) for name, column in columns},
         )

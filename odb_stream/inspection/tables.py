@@ -163,7 +163,7 @@ def policies(found: Inspection) -> TextTable:
     )
     lengths = f"the {compared.measured:,} measured lengths"
     if compared.redrawn:
-        lengths = f"{compared.lengths:,} lengths drawn from {lengths}"
+        lengths = f"{compared.lengths:,} lengths resampled from the {compared.measured:,} measured"
     note = "critical ratio: the time of synchronous steps over the ideal; gmt and bmt know all lengths beforehand"
     if any(figures.steps < FEW_STEPS for figures in compared.figures):
         note += "; an epoch of so few steps is mostly its start and end"
