@@ -122,9 +122,7 @@ def read_count(address: str, options: Storage = DEFAULT, *, may_be_cut: bool = F
     return None if index is None else index.samples
 
 
-def read_counts(
-    shards: Sequence[str], options: Storage = DEFAULT, *, may_be_cut: bool = False
-) -> list[int | None]:
+def read_counts(shards: Sequence[str], options: Storage = DEFAULT, *, may_be_cut: bool = False) -> list[int | None]:
     """The same for many shards, with concurrent requests to a store."""
     return storage.for_each(functools.partial(read_count, options=options, may_be_cut=may_be_cut), shards)
 
@@ -173,9 +171,7 @@ def _parse(text: bytes) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _samples_and_bytes(
-    address: str, content: dict[str, Any], options: Storage, *, may_be_cut: bool
-) -> tuple[int, int]:
+def _samples_and_bytes(address: str, content: dict[str, Any], options: Storage, *, may_be_cut: bool) -> tuple[int, int]:
     """The number of samples that an index of this version states, and the bytes that the shard has now."""
     if not content:
         raise stale(address, "the index is not a JSON object")

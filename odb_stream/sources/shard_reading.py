@@ -169,9 +169,7 @@ class ShardReading:
         if segment.step > 1:
             ranges = ranges_of(range(first + (segment.start - first) % segment.step, index.samples, segment.step))
         for near in coalesced_ranges(ranges, index):
-            items = read_ranges(
-                segment.address, index, near, skip_damaged=self.skip_damaged, options=self.options
-            )
+            items = read_ranges(segment.address, index, near, skip_damaged=self.skip_damaged, options=self.options)
             with closing(items):
                 yield from items
 

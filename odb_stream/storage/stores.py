@@ -34,7 +34,7 @@ def bucket_store(scheme: str, bucket: str, options: Storage, *, writing: bool = 
     if not _BUCKET.fullmatch(bucket):
         raise ConfigError(f"{scheme}://{bucket}: the first part must be the name of a bucket: {scheme}://BUCKET/NAME")
     # The client's general options go into the same dict: passed separately, they would replace the environment's.
-    config = _CONFIGS[scheme](options) | _client(options)
+    config = _config(scheme, options) | _client(options)
     try:
         store: ObjectStore = _CLASSES[scheme](bucket, config=config, retry_config=_retries(options, writing=writing))
         return store
@@ -83,38 +83,32 @@ def _retries(options: Storage, *, writing: bool) -> "RetryConfig":
     return {"max_retries": 1000 if writing else 0, "retry_timeout": timedelta(seconds=options.retry_seconds)}
 
 
-def _given(**values: str | None) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _s3(options: Storage) -> dict[str, Any]:
-    config = _given(
-        endpoint=options.endpoint,
-        region=options.region,
-        access_key_id=options.access_key_id,
-        secret_access_key=options.secret_access_key,
-        session_token=options.session_token,
-    )
-    return config | ({"skip_signature": True} if options.anonymous else {})
-
-
-def _gcs(options: Storage) -> dict[str, Any]:
-    config = _given(base_url=options.endpoint, bearer_token=options.session_token)
-    return config | ({"skip_signature": True} if options.anonymous else {})
-
-
-def _azure(options: Storage) -> dict[str, Any]:
-    config = _given(
-        endpoint=options.endpoint,
-        account_name=options.access_key_id,
-        account_key=options.secret_access_key,
-        token=options.session_token,
-    )
-    return config | ({"skip_signature": True} if options.anonymous else {})
-
-
-_CONFIGS = {"s3": _s3, "gs": _gcs, "az": _azure}
+# What each client calls the settings of ours.
+_NAMES: dict[str, dict[str, str]] = {
+    "s3": {
+        "endpoint": "endpoint",
+        "region": "region",
+        "access_key_id": "access_key_id",
+        "secret_access_key": "secret_access_key",
+        "session_token": "session_token",
+    },
+    "gs": {"endpoint": "base_url", "session_token": "bearer_token"},
+    "az": {
+        "endpoint": "endpoint",
+        "access_key_id": "account_name",
+        "secret_access_key": "account_key",
+        "session_token": "token",
+    },
+}
 _CLASSES: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
+
+
+def _config(scheme: str, options: Storage) -> dict[str, Any]:
+    """The settings that are given, by the client's names; what is left out the client takes from the environment."""
+    given = {theirs: getattr(options, ours) for ours, theirs in _NAMES[scheme].items()}
+    config = {name: value for name, value in given.items() if value is not None}
+    return config | ({"skip_signature": True} if options.anonymous else {})
+
 
 _SETUP = {
     "MissingAccount": "no Azure account is named; set AZURE_STORAGE_ACCOUNT_NAME or Storage.access_key_id",

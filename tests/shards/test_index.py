@@ -8,13 +8,7 @@ import pytest
 from make_tars import chat_files, write_tar_file
 
 from odb_stream.errors import ShardError
-from odb_stream.shards.index import (
-    ShardIndex,
-    index_address,
-    read_count,
-    read_index,
-    write_index,
-)
+from odb_stream.shards.index import ShardIndex, index_address, read_count, read_index, write_index
 from odb_stream.shards.reader import build_index, read_samples
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from odb_stream.errors import ShardError
-from odb_stream.sample import Record, SampleRef
-from odb_stream.shards.members import open_members
+from odb_stream.sample import Drop, Record, SampleRef
+from odb_stream.shards.members import open_members, open_or_drop
 
 
 def record(**members: bytes) -> Record:
@@ -30,21 +30,31 @@ def test_json_may_carry_a_byte_order_mark(encoding: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "words"),
+    ("members", "reason", "words"),
     [
-        ({"json": b"{"}, "does not parse"),
-        ({"json": b""}, "does not parse"),
-        ({"json": b"\xff\xfe\xfd"}, "does not parse"),
-        ({"json": b"[" * 100_000}, "does not parse"),
-        ({"json": b"[1]"}, "not an object but list"),
-        ({"json": b"null"}, "not an object but NoneType"),
-        ({"txt": b"\xff"}, "not UTF-8"),
-        ({"_0_jpg": b""}, "neither json nor txt, but 0.jpg"),
-        ({}, "nothing"),
-        ({"json": b'{"0.jpg": 1}', "_0_jpg": b""}, "two members give the field '0.jpg'"),
-        ({"json": b'{"text": 1}', "txt": b""}, "two members give the field 'text'"),
+        ({"json": b"{"}, "bad_json", "does not parse"),
+        ({"json": b""}, "bad_json", "does not parse"),
+        ({"json": b"\xff\xfe\xfd"}, "not_utf8", "does not parse"),
+        ({"json": '{"a": "é"}'.encode("latin-1")}, "not_utf8", "does not parse"),
+        ({"json": b"[" * 100_000}, "bad_json", "does not parse"),
+        ({"json": b"[1]"}, "bad_json", "not an object but list"),
+        ({"json": b"null"}, "bad_json", "not an object but NoneType"),
+        ({"txt": b"\xff"}, "not_utf8", "not UTF-8"),
+        ({"txt": "é".encode("utf-16")}, "not_utf8", "not UTF-8"),
+        ({"_0_jpg": b""}, "no_text", "neither json nor txt, but 0.jpg"),
+        ({}, "no_text", "nothing"),
+        ({"json": b'{"0.jpg": 1}', "_0_jpg": b""}, "repeated_member", "two members give the field '0.jpg'"),
+        ({"json": b'{"text": 1}', "txt": b""}, "repeated_member", "two members give the field 'text'"),
     ],
 )
-def test_what_is_not_in_the_format_names_the_place(members: dict[str, bytes], words: str) -> None:
-    with pytest.raises(ShardError, match=rf"a\.tar, key 'k' \(sample 7, byte offset 1024\): .*{words}"):
+def test_what_is_not_in_the_format_is_raised_or_dropped_with_its_place(
+    members: dict[str, bytes], reason: str, words: str
+) -> None:
+    dropped = open_or_drop(record(**members))
+    assert isinstance(dropped, Drop)
+    assert (dropped.reason, dropped.damaged) == (reason, True)
+    assert dropped.detail.startswith("a.tar, key 'k' (sample 7, byte offset 1024): ")
+    assert words in dropped.detail
+    with pytest.raises(ShardError) as raised:
         open_members(record(**members))
+    assert str(raised.value) == dropped.detail

@@ -55,10 +55,7 @@ def check_again(reading: ShardReading, records: list[Record], epochs: list[int])
     data=st.data(),
 )
 def test_many_at_once_are_as_one_by_one(
-    tmp_path_factory: pytest.TempPathFactory,
-    sizes: list[list[int]],
-    kind: tuple[str, bool],
-    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[list[int]], kind: tuple[str, bool], data: st.DataObject
 ) -> None:
     on_damage, indexed = kind
     urls = shards_of(tmp_path_factory.mktemp("shards"), sizes, indexed=indexed)

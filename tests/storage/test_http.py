@@ -1,12 +1,10 @@
 """Reading from HTTP servers that drop, refuse, ignore ranges and lie: identical bytes, or an error that says what."""
 
-import logging
 import random
-import threading
 
 import pytest
 from http_server import Fault, FaultyServer
-from storage_support import nothing_fetches
+from storage_support import first_retry, nothing_fetches
 from waiting import background_threads
 
 from odb_stream import storage
@@ -238,20 +236,9 @@ def test_closing_ends_the_wait_for_the_next_try(http: FaultyServer, monkeypatch:
     monkeypatch.setattr("odb_stream.storage.retries.LONGEST_PAUSE", 3600.0)
     http.files["/a.tar"] = DATA
     http.faults.append(Fault(drop_after=200_000))
-    retrying = threading.Event()
-
-    class Watch(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            retrying.set()
-
-    watch = Watch()
-    logging.getLogger("odb_stream.storage.retries").addHandler(watch)
-    try:
-        with storage.open_stream(f"{http.url}/a.tar", options=Storage(retry_seconds=7200)):
-            assert retrying.wait(60)
-        nothing_fetches()
-    finally:
-        logging.getLogger("odb_stream.storage.retries").removeHandler(watch)
+    with first_retry() as retrying, storage.open_stream(f"{http.url}/a.tar", options=Storage(retry_seconds=7200)):
+        assert retrying.wait(60)
+    nothing_fetches()
 
 
 @pytest.mark.slow

@@ -2,14 +2,13 @@
 
 import os
 import random
-import traceback
 from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
 from http_server import Fault, FaultyServer
 from s3_server import BUCKET, FULL, READER, S3Server
-from storage_support import make_shard, nothing_fetches
+from storage_support import everything_said, make_shard, nothing_fetches
 
 from odb_stream import storage
 from odb_stream.errors import ConfigError, ShardError
@@ -28,11 +27,6 @@ def full(s3: S3Server) -> Storage:
     options = s3.options()
     storage.write_atomic(f"{ROOT}/big.bin", DATA, options)
     return options
-
-
-def everything_said(error: BaseException) -> str:
-    """The message, the causes and the contexts, with their texts and the lines of code."""
-    return "".join(traceback.format_exception(error)) + repr(error)
 
 
 @pytest.mark.parametrize("offset", [0, 1, 12_345_678, len(DATA) - 1, len(DATA)])

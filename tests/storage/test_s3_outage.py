@@ -1,6 +1,5 @@
 """The server is killed in the middle of a shard: the run goes on when it comes back, and ends with words if not."""
 
-import logging
 import random
 import threading
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ import pytest
 from ranks_support import run_ranks
 from s3_server import BUCKET, PATIENCE, S3Server
 from storage_jobs import SAMPLE_BYTES, loader, read_until_the_server_dies
-from storage_support import make_shard, nothing_fetches
+from storage_support import first_retry, make_shard, nothing_fetches
 
 import odb_stream as odb
 from odb_stream import storage
@@ -26,21 +25,13 @@ SMALL = 64 * 1024
 @contextmanager
 def killed_until_the_first_retry(server: S3Server) -> Iterator[None]:
     """Kill a server, and start it again, in a thread, as soon as a request is tried again; one must be by the end."""
-    retried = threading.Event()
+    with first_retry() as retried:  # before the kill: a thread that reads ahead may notice at once, and says so once
 
-    class Watch(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "trying again" in record.getMessage():
-                retried.set()
+        def act() -> None:
+            if retried.wait(60):
+                server.start()
 
-    def act() -> None:
-        if retried.wait(60):
-            server.start()
-
-    watch, thread = Watch(), threading.Thread(target=act)
-    logger = logging.getLogger("odb_stream.storage.retries")
-    logger.addHandler(watch)  # first: what reads ahead may notice at once, and says so once
-    try:
+        thread = threading.Thread(target=act)
         server.kill()
         thread.start()
         try:
@@ -49,8 +40,6 @@ def killed_until_the_first_retry(server: S3Server) -> Iterator[None]:
         finally:
             retried.set()
             thread.join(PATIENCE)
-    finally:
-        logger.removeHandler(watch)
 
 
 def test_a_stream_goes_on_when_the_server_is_back(mortal_s3: S3Server) -> None:

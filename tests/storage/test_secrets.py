@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from http_server import Fault, FaultyServer
 from make_tars import read_one
-from storage_support import make_shard
+from storage_support import everything_said, make_shard
 
 from odb_stream import storage
 from odb_stream.errors import ConfigError, OdbStreamError, ShardError
@@ -42,20 +42,6 @@ FAULTS = {
     "cut": Fault(drop_after=2500),
     "replaced": Fault(e_tag='"hidden-token"', drop_after=2500),
 }
-
-
-def everything_said(error: BaseException) -> str:
-    """The message and the whole chain, whether shown or not, and what is found on the errors themselves."""
-    said = ""
-    seen: list[BaseException] = []
-    todo: list[BaseException | None] = [error]
-    while todo:
-        one = todo.pop()
-        if one is not None and one not in seen:
-            seen.append(one)
-            said += f"{one!s} {one!r} {one.args!r}"
-            todo += [one.__cause__, one.__context__]
-    return said
 
 
 def check(call: Callable[[], object], caplog: pytest.LogCaptureFixture) -> None:

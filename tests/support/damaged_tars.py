@@ -58,7 +58,7 @@ def damages(draw: st.DrawFn) -> Damage:
     whole = draw(shards())
     at = draw(st.integers(0, len(whole) - 1))
     block = at // BLOCK * BLOCK
-    match draw(st.sampled_from(["cut", "flip", "zeros", "ones"])):
+    match draw(st.sampled_from(["cut", "flip", "zeros", "junk"])):
         case "cut":
             # What is left is sound: nothing of it is data that lie about themselves.
             return Damage(whole, whole[:at], at, "header", part_of(whole, at)[1])
@@ -71,8 +71,8 @@ def damages(draw: st.DrawFn) -> Damage:
             part = "header" if part == "name" else part
             return Damage(whole, whole[:block] + bytes(BLOCK) + whole[block + BLOCK :], at, part, file)
         case _:
-            ones = b"\xff" * BLOCK
-            return Damage(whole, whole[:block] + ones + whole[block + BLOCK :], at, *part_of(whole, block))
+            junk = draw(st.binary(min_size=1, max_size=BLOCK)).ljust(BLOCK, b"\xff")
+            return Damage(whole, whole[:block] + junk + whole[block + BLOCK :], at, *part_of(whole, block))
 
 
 def part_of(whole: bytes, at: int) -> tuple[Part, int]:

@@ -1,16 +1,13 @@
 """Small sources for the tests of this folder: numbered items, chats in shards, and stages that leave a mark."""
 
-import json
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+from make_tars import write_counts
 
 import odb_stream as odb
 from odb_stream.sample import Sample
-from odb_stream.shards.index import write_index
-from odb_stream.shards.reader import build_index
-from odb_stream.shards.writer import write_shards
 
 
 class Tokens:
@@ -34,12 +31,8 @@ def numbered(size: int, *, shuffle: bool = True) -> odb.Pipeline:
 
 def sharded(folder: Path, counts: list[int], *, indexed: bool) -> odb.Pipeline:
     """A pipeline over shards of these many chats, written into a folder."""
-    for shard, count in enumerate(counts):
-        chats = ((f"{shard}-{number:03d}", {"txt": f"text {number}".encode()}) for number in range(count))
-        (written,) = write_shards(chats, str(folder / f"{shard}"), samples_per_shard=count)
-        if indexed:
-            write_index(written.address, build_index(written.address))
-    return odb.Pipeline(odb.Shards(f"{folder}/*/shard-*.tar"))
+    folder.mkdir(exist_ok=True)
+    return odb.Pipeline(odb.Shards(write_counts(folder, counts, indexed=indexed)))
 
 
 def mark_negative(sample: Sample) -> dict[str, object]:
@@ -75,7 +68,3 @@ def bound(sources: int) -> Fraction:
     """How many turns a source of a mix may be away from its due, at most, among that many sources."""
     return Fraction(2 * sources - 3, 2 * sources - 2) if sources > 1 else Fraction(0)
 
-
-def as_json(value: object) -> object:
-    """A value after a journey through JSON."""
-    return json.loads(json.dumps(value))

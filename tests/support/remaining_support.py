@@ -1,5 +1,6 @@
 """What is left of a pass over several ranks, in words and in rows: helpers for tests of going on elsewhere."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -37,14 +38,23 @@ def after(records: list[Record], cut: int) -> ReadingPosition:
     return records[cut - 1].position if cut else START
 
 
-def check_reading(reading: Reading) -> list[Record]:
-    """The records of a reading, after a look at every cut: what is left comes, and is told as rows."""
+def check_cuts(reading: Reading, *, every: int = 1) -> list[Record]:
+    """The records of a reading. From each position, after a journey through JSON, exactly the others follow."""
     records = list(reading.records())
-    assert reading.samples == len(records)
-    for cut in range(len(records) + 1):
-        position = position_from(position_state(after(records, cut)))
+    assert reading.samples in (None, len(records))
+    for cut in range(0, len(records) + 1, every):
+        position = position_from(json.loads(json.dumps(position_state(after(records, cut)))))
         assert list(reading.records(position)) == records[cut:]
-        assert identities(reading.remaining(position)) == Counter(map(identity, records[cut:]))
+    return records
+
+
+def check_reading(reading: Reading) -> list[Record]:
+    """The same, and what remains after each position is told as rows."""
+    records = check_cuts(reading)
+    assert reading.samples is not None
+    for cut in range(len(records) + 1):
+        rows = reading.remaining(after(records, cut))
+        assert identities(rows) == Counter(map(identity, records[cut:]))
     return records
 
 

@@ -28,11 +28,7 @@ PATIENCE = 180.0
 
 IDENTITIES = {
     "identities": [
-        {
-            "name": name,
-            "credentials": [{"accessKey": key, "secretKey": secret}],
-            "actions": actions,
-        }
+        {"name": name, "credentials": [{"accessKey": key, "secretKey": secret}], "actions": actions}
         for name, (key, secret), actions in (
             ("full", FULL, ["Admin", "Read", "Write", "List", "Tagging"]),
             ("reader", READER, ["Read", "List"]),

@@ -62,9 +62,7 @@ class Mix:
     weights: tuple[int | float, ...]
     mode: Mode
 
-    def __init__(
-        self, sources: Mapping[str, tuple[SourceWithStages, int | float]], *, mode: Mode = "weights"
-    ) -> None:
+    def __init__(self, sources: Mapping[str, tuple[SourceWithStages, int | float]], *, mode: Mode = "weights") -> None:
         require_choice("mode of a Mix", mode, get_args(Mode))
         if not isinstance(sources, Mapping):
             raise ConfigError(f"Mix needs a dict of sources, not {sources!r}: write {EXAMPLE}")

