@@ -4,8 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from odb_stream.batching import totals
-from odb_stream.batching.totals import RankReport
+from odb_stream.batching.totals import (
+    RankReport,
+    by_source,
+    report_figures,
+    totals_of_all_ranks,
+    totals_of_report,
+    totals_of_step,
+)
 from odb_stream.checkpoint.state import RunTotals
 from odb_stream.nodes.align import Step
 from odb_stream.nodes.waits import Waits
@@ -40,8 +46,8 @@ class RunStatistics:
 
     def count_step(self, step: Step) -> None:
         """Enter a step that the training loop took."""
-        self.mine = self.mine.plus(totals.totals_of_step(step.info))
-        self.everyone = self.everyone.plus(totals.totals_of_all_ranks(step.totals))
+        self.mine = self.mine.plus(totals_of_step(step.info))
+        self.everyone = self.everyone.plus(totals_of_all_ranks(step.totals))
 
     def count_dropped(self, dropped: Dropped) -> None:
         """Enter what a pipeline dropped, when it ends."""
@@ -61,12 +67,12 @@ class RunStatistics:
         """See :meth:`odb_stream.Loader.report`; ``running`` is what the running pipeline dropped so far."""
         mine, everyone = (self.mine, self.everyone) if running is None else self._with(running)
         return {
-            **totals.report_figures(mine, ranks=1, budget=budget),
-            "sources": totals.by_source(mine, sources),
+            **report_figures(mine, ranks=1, budget=budget),
+            "sources": by_source(mine, sources),
             "wait_seconds": dict(self.waits.seconds),
-            "global": totals.report_figures(everyone, ranks=ranks, budget=budget),
+            "global": report_figures(everyone, ranks=ranks, budget=budget),
         }
 
     def _with(self, dropped: Dropped) -> tuple[RunTotals, RunTotals]:
-        mine = self.mine.plus(totals.totals_of_report(dropped.mine, dropped.by_source))
-        return mine, self.everyone.plus(totals.totals_of_report(dropped.everyone))
+        mine = self.mine.plus(totals_of_report(dropped.mine, dropped.by_source))
+        return mine, self.everyone.plus(totals_of_report(dropped.everyone))

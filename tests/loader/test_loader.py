@@ -142,6 +142,18 @@ def test_a_new_iterator_ends_the_old_one():
         assert odb.pop_step(next(new)).epoch == 1
 
 
+def test_the_states_of_an_epoch_are_forgotten_when_the_next_begins():
+    with loader(Ready(300)) as stream:
+        iterator = iter(stream)
+        next(iterator), next(iterator)
+        assert stream.state_dict(step=1) == stream.state_dict()
+        iterator = iter(stream)
+        state = stream.state_dict()
+        assert (state["epoch"], state["step"]) == (1, 0)
+        with pytest.raises(odb.StateError, match=r"after step 1 .*none yet"):
+            stream.state_dict(step=1)
+
+
 def test_an_ended_iterator_stays_ended():
     with loader(Ready(30)) as stream:
         iterator = iter(stream)

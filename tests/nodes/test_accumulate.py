@@ -3,6 +3,7 @@
 from fractions import Fraction
 
 import pytest
+from loader_data import step_info
 from torchdata.nodes import IterableWrapper
 
 from odb_stream.batching.totals import StepTotals
@@ -14,10 +15,7 @@ from odb_stream.sample import StepInfo
 
 
 def finished(number: int, mine: int, everyone: int, *, ends_epoch: bool = False) -> Finished:
-    info = StepInfo(
-        epoch=0, step=number, refs=(), samples=1, tokens=9, padded_tokens=9, supervised_tokens=mine, global_samples=2,
-        global_tokens=18, global_supervised_tokens=everyone, samples_seen=0, loss_scale=-1.0,
-    )  # fmt: skip
+    info = step_info(step=number, supervised_tokens=mine, global_supervised_tokens=everyone, loss_scale=-1.0)
     totals = StepTotals(number, 2, 18, 18, 9, everyone, 0, 0, 0)
     return Finished({"number": number}, Step((), info, totals, None, ends_epoch))
 

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from loader_data import step_info
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from odb_stream.batching.cost import Footprint
 from odb_stream.config import Budget
 from odb_stream.errors import ConfigError
 from odb_stream.nodes.collate import STEP_KEY, packed, padded, pop_step
-from odb_stream.sample import PreparedSample, SampleRef, StepInfo
+from odb_stream.sample import PreparedSample, SampleRef
 
 
 def sample(index: int, ids: list[int], labels: list[int]) -> PreparedSample:
@@ -63,10 +64,7 @@ def test_packed_filling_is_a_sequence_of_its_own_without_labels():
 
 
 def test_pop_step_takes_the_info_once():
-    info = StepInfo(
-        epoch=0, step=0, refs=(), samples=0, tokens=0, padded_tokens=0, supervised_tokens=0, global_samples=0,
-        global_tokens=0, global_supervised_tokens=0, samples_seen=0, loss_scale=0.0,
-    )  # fmt: skip
+    info = step_info()
     batch = {"input_ids": torch.zeros(1), STEP_KEY: info}
     assert pop_step(batch) is info
     assert list(batch) == ["input_ids"]

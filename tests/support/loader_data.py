@@ -48,3 +48,10 @@ def jitter(sample):
 
     keep = int(generator(sample, "jitter").integers(2, len(sample["input_ids"]) + 1))
     return {**sample, "input_ids": sample["input_ids"][:keep]}
+
+
+def step_info(**values) -> odb.StepInfo:
+    """A step info of one sample of two tokens, with these values instead."""
+    counts = {"samples": 1, "tokens": 2, "padded_tokens": 2, "supervised_tokens": 1}
+    everyone = {"global_samples": 2, "global_tokens": 4, "global_supervised_tokens": 2, "samples_seen": 2}
+    return odb.StepInfo(**{"epoch": 0, "step": 0, "refs": (), "loss_scale": 1.0, **counts, **everyone, **values})
