@@ -229,10 +229,9 @@ def exists(address: str, options: Storage = DEFAULT) -> bool:
 def find(folder: str, pattern: str, options: Storage = DEFAULT) -> list[str]:
     """The addresses of the files in a folder whose names match a glob, sorted; the folder's own name is no glob."""
     with _readable(folder, options) as (access, path):
-        prefix = folder[: len(folder) - len(path)]
-        if not path:
-            return sorted((f"{folder.rstrip('/')}/{match}" for match in access.match(pattern)), key=numeric_order)
-        return sorted((prefix + match for match in access.match(f"{glob.escape(path)}/{pattern}")), key=numeric_order)
+        prefix = folder[: len(folder) - len(path)] if path else f"{folder.rstrip('/')}/"
+        matches = access.match(f"{glob.escape(path)}/{pattern}" if path else pattern)
+        return sorted((prefix + match for match in matches), key=numeric_order)
 
 
 def require_writable(address: str, options: Storage = DEFAULT) -> None:

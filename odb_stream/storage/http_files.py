@@ -23,7 +23,7 @@ class HttpFiles(Objects):
         )
 
     def is_pattern(self, path: str) -> bool:
-        """See :class:`Access`. A question mark begins the query."""
+        """A question mark begins the query."""
         return re.search(r"[*[]", _parts(path)[0]) is not None
 
     def match(self, pattern: str) -> list[str]:

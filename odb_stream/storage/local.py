@@ -11,30 +11,26 @@ from typing import BinaryIO
 
 
 class LocalFiles:
-    """Access to files of this machine; see :class:`odb_stream.storage.access.Access`."""
+    """Access to files of this machine; :class:`odb_stream.storage.access.Access` describes the methods."""
 
     concurrent = False
 
     def open(self, path: str, offset: int) -> BinaryIO:
-        """See :class:`Access`."""
         file = open(path, "rb")  # noqa: SIM115 - the caller closes it
         file.seek(offset)
         return file
 
     def read(self, path: str, length: int | None) -> bytes:
-        """See :class:`Access`."""
         with self.open(path, 0) as file:
             return file.read(-1 if length is None else length)
 
     def size(self, path: str) -> int:
-        """See :class:`Access`."""
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return status.st_size
 
     def exists(self, path: str) -> bool:
-        """See :class:`Access`."""
         try:
             self.size(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -42,11 +38,11 @@ class LocalFiles:
         return True
 
     def require_writable(self, path: str) -> None:
-        """See :class:`Access`. The system refuses when a file is created."""
+        """The system refuses when a file is created."""
 
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
-        """See :class:`Access`. Written under a hidden name in the same folder, since a rename is atomic only there."""
+        """Written under a hidden name in the same folder, since a rename is atomic only there."""
         folder, name = os.path.split(path)
         os.makedirs(folder or ".", exist_ok=True)
         unfinished = os.path.join(folder, f".{name}.{secrets.token_hex(6)}.tmp")
@@ -63,18 +59,16 @@ class LocalFiles:
             raise
 
     def remove(self, path: str) -> None:
-        """See :class:`Access`."""
         with contextlib.suppress(FileNotFoundError):
             os.remove(path)
 
     def is_pattern(self, path: str) -> bool:
-        """See :class:`Access`. A file whose very name is the pattern comes first: names may hold brackets."""
+        """A file whose very name is the pattern comes first: names may hold brackets."""
         return glob.has_magic(path) and not os.path.exists(path)
 
     def match(self, pattern: str) -> list[str]:
-        """See :class:`Access`."""
         return [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
 
     def identity(self, path: str) -> str:
-        """See :class:`Access`. Links are followed."""
+        """Links are followed."""
         return os.path.realpath(path)

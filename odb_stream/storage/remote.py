@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 class Objects:
-    """Access to the objects of one bucket; see :class:`odb_stream.storage.access.Access`."""
+    """Access to the objects of one bucket; :class:`odb_stream.storage.access.Access` describes the methods."""
 
     concurrent = True
 
@@ -40,7 +40,7 @@ class Objects:
         self._reached = False
 
     def open(self, path: str, offset: int) -> BinaryIO:
-        """See :class:`Access`. One request from the offset to the end; a thread reads ahead."""
+        """One request from the offset to the end; a thread reads ahead."""
         self._require_file(path)
         store, key = self._locate(path)
         patience = Patience(self._name(path), self.options.retry_seconds, known=self._reached)
@@ -59,7 +59,6 @@ class Objects:
         return stream
 
     def read(self, path: str, length: int | None) -> bytes:
-        """See :class:`Access`."""
         self._require_file(path)
         wanted: GetOptions = {} if length is None else {"range": (0, length)}
         try:
@@ -75,12 +74,10 @@ class Objects:
         raise problem
 
     def size(self, path: str) -> int:
-        """See :class:`Access`."""
         self._require_file(path)
         return self._done(path, describe)["size"]
 
     def exists(self, path: str) -> bool:
-        """See :class:`Access`."""
         try:
             self.size(path)
         except Missing:
@@ -92,11 +89,11 @@ class Objects:
         return True
 
     def require_writable(self, path: str) -> None:
-        """See :class:`Access`. The store refuses when an object is created."""
+        """The store refuses when an object is created."""
 
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
-        """See :class:`Access`. Large files are uploaded in parts; if the block fails, the parts are thrown away."""
+        """Large files are uploaded in parts; if the block fails, the parts are thrown away."""
         self.require_writable(path)
         self._require_file(path)
         store = bucket_store(self.scheme, self.bucket, self.options, writing=True)
@@ -110,21 +107,17 @@ class Objects:
         upload.finish()
 
     def remove(self, path: str) -> None:
-        """See :class:`Access`."""
         self.require_writable(path)
         with contextlib.suppress(Missing):
             self._done(path, obstore.delete, doing="writing")
 
     def is_pattern(self, path: str) -> bool:
-        """See :class:`Access`."""
         return globs.has_magic(path)
 
     def match(self, pattern: str) -> list[str]:
-        """See :class:`Access`."""
         return globs.matches(pattern, self._list, self._walk)
 
     def identity(self, path: str) -> str:
-        """See :class:`Access`."""
         return f"{self.scheme}://{self.bucket}/{path}"
 
     def _list(self, folder: str) -> tuple[list[str], list[str]]:

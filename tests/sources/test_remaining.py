@@ -11,7 +11,7 @@ from remaining_support import Identity, after, check_going_on, identities, ident
 
 from odb_stream import storage
 from odb_stream.config import World
-from odb_stream.errors import ShardError, StateError
+from odb_stream.errors import StateError
 from odb_stream.sample import START, MixPosition, PartPosition, Position, Remaining, SampleRef
 from odb_stream.shards.index import index_address
 from odb_stream.sources.assignment import assign_remaining
@@ -235,12 +235,3 @@ def test_positions_of_something_else_are_refused(tmp_path: Path) -> None:
                 reading.remaining(position)
         with pytest.raises(StateError, match="which is no mix"):
             reading.remaining(MixPosition((PartPosition(0, START, 0),) * 2))
-
-
-def test_a_shard_that_changed_under_its_index_is_found(tmp_path: Path) -> None:
-    source = open_shards(tmp_path, [6])
-    path = tmp_path / "part-0.tar"
-    path.write_bytes(path.read_bytes().replace(b"message s0/00004", b"message s0/0000X"))
-    assert len(list(source.share_of([Remaining(0, 0, 0, 0, 4)], World(), seed=0).records())) == 4
-    with pytest.raises(ShardError, match=r"sample 4: .*not those that were indexed"):
-        list(source.share_of([Remaining(0, 0, 0, 3, 5)], World(), seed=0).records())

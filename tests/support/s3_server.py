@@ -16,9 +16,10 @@ from pathlib import Path
 import obstore
 import pytest
 from obstore.exceptions import BaseError
-from obstore.store import S3Store
+from obstore.store import ObjectStore
 
 from odb_stream.storage.options import Storage
+from odb_stream.storage.stores import bucket_store
 
 BUCKET = "shards"
 FULL = ("full-key-id", "full-secret-0123456789")
@@ -36,11 +37,7 @@ IDENTITIES = {
     ]
 }
 
-PORTS = [
-    f"{part}.port{kind}"
-    for part in ("master", "volume", "filer", "s3", "admin")
-    for kind in ("", ".grpc")
-]  # fmt: skip
+PORTS = [f"{part}.port{kind}" for part in ("master", "volume", "filer", "s3", "admin") for kind in ("", ".grpc")]
 
 
 def program() -> str | None:
@@ -108,44 +105,29 @@ class S3Server:
 
     def start(self) -> None:
         """Start it, and wait until the bucket can be listed."""
+        fixed = "-ip=127.0.0.1 -ip.bind=127.0.0.1 -master.telemetry=false -webdav=false -admin.ui=false"
         command = [
             self._weed,
             # Otherwise it looks in the home folder for settings.
             f"-config_dir={self._folder}",
             "mini",
             f"-dir={self._folder / 'data'}",
-            "-ip=127.0.0.1",
-            "-ip.bind=127.0.0.1",
-            "-master.telemetry=false",
-            "-webdav=false",
-            "-admin.ui=false",
-            "-s3.port.iceberg=0",
-            "-s3.port.lance=0",
+            *fixed.split(),
+            *("-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.autoCreateBucket=false"),
             f"-s3.config={self._folder / 'identities.json'}",
-            "-s3.autoCreateBucket=false",
             f"-bucket={BUCKET}",
             *(f"-{name}={port}" for name, port in self._ports.items()),
         ]
         with open(self._folder / "log", "ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder)
-        store = S3Store(
-            BUCKET,
-            config={
-                "endpoint": self.endpoint,
-                "region": "us-east-1",
-                "access_key_id": FULL[0],
-                "secret_access_key": FULL[1],
-            },
-            client_options={"allow_http": True},
-            retry_config={"max_retries": 0},
-        )
+        store = bucket_store("s3", BUCKET, self.options(retry_seconds=0))
         until = time.monotonic() + PATIENCE
         while not self._answers(store):
             assert self._process.poll() is None, (self._folder / "log").read_text()[-3000:]
             assert time.monotonic() < until, (self._folder / "log").read_text()[-3000:]
             threading.Event().wait(0.05)
 
-    def _answers(self, store: S3Store) -> bool:
+    def _answers(self, store: ObjectStore) -> bool:
         """Whether an object can be written and read: all parts of the server have found each other."""
         try:
             obstore.put(store, "probe", b"x")

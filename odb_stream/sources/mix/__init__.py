@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import Any, Protocol, get_args, runtime_checkable
 
@@ -86,18 +87,12 @@ class Mix:
 
     def opener(self) -> Opener:
         """Calls the opener of the record's source."""
-        return MixOpener(tuple(pipeline.source.opener() for pipeline in self.pipelines))
+        # A partial of a module's function, which pickles; a closure would not.
+        return partial(_open, tuple(pipeline.source.opener() for pipeline in self.pipelines))
 
 
-@dataclass(frozen=True)
-class MixOpener:
-    """Opens a record as its source does; picklable if the openers are."""
-
-    openers: tuple[Opener, ...]
-
-    def __call__(self, record: Record) -> Mapping[str, Any] | Drop:
-        """The fields of the record, or why it is dropped."""
-        return self.openers[record.ref.source](record)
+def _open(openers: Sequence[Opener], record: Record) -> Mapping[str, Any] | Drop:
+    return openers[record.ref.source](record)
 
 
 def _checked(name: object, entry: object, mode: Mode) -> tuple[SourceWithStages, int | float]:
