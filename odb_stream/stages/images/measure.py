@@ -1,6 +1,5 @@
 """MeasureImages: binds the image parts of a chat to image files and measures those; decoding comes last."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,14 +11,13 @@ from odb_stream.errors import StageError
 from odb_stream.sample import Drop, Sample
 from odb_stream.stages.chat.messages import BadChat, ImagePart, image_parts
 from odb_stream.stages.images.files import PIXEL_LIMIT, BadImage, PlannedImage, measure, to_png
+from odb_stream.storage.addresses import numeric_order
 
 EXTENSIONS = frozenset([
     "jpg", "jpeg", "jpe", "jfif", "png", "apng", "gif", "bmp", "dib", "ppm", "pgm", "pbm", "pnm", "webp", "tif", "tiff",
     "jp2", "j2k", "jpx", "avif",
 ])  # fmt: skip
 """Members of these extensions are the images of a key; a part may name any other member too."""
-
-_DIGITS = re.compile(r"([0-9]+)")
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,9 @@ class MeasureImages:
         except BadChat as error:
             raise StageError(f"MeasureImages, {sample.where}: {error}") from error
         given = _given(sample)
-        members = sorted((name for name, value in sample.items() if _is_image_member(name, value)), key=_natural)
+        names = (name for name, value in sample.items() if _is_image_member(name, value))
+        # Only the numeric part of the key: names that differ in leading zeros keep the order of the file.
+        members = sorted(names, key=lambda name: numeric_order(name)[0])
         try:
             bound = _bind(sample, parts, given, members)
             images = [self._measured(name, value, sample) for name, value in bound]
@@ -125,9 +125,3 @@ def _bind(
 
 def _is_image_member(name: Any, value: Any) -> bool:
     return isinstance(value, bytes) and isinstance(name, str) and name.rpartition(".")[2].lower() in EXTENSIONS
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """A key by which "2.jpg" comes before "10.jpg"."""
-    parts = _DIGITS.split(name)
-    return [(int(part), "") if number % 2 else (-1, part) for number, part in enumerate(parts)]
