@@ -13,8 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from odb_stream.batching.cost import Footprint, Size
-from odb_stream.batching.groups import BYTES, IMAGES, Counts, Integers, count, table
+from odb_stream.batching.cost import BYTES, IMAGES, Counts, Footprint, Integers, Size, count, table
 from odb_stream.seeds import STEP_ORDER, permutation
 
 IDLE = -1

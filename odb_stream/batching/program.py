@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from odb_stream.batching.cost import Footprint, Size
+from odb_stream.batching.cost import IMAGES, PADDED, SAMPLES, Counts, Footprint, Group, Integers, Size, table
 from odb_stream.batching.deal import (
     BURST_SHARE,
     IDLE,
@@ -37,15 +37,20 @@ from odb_stream.batching.deal import (
     split_groups,
 )
 from odb_stream.batching.delivery import Delivery, Stop
-from odb_stream.batching.events import ALL_HAVE_THEIRS, Event, Events, Exchange, Gather, Saves, Unsaved
-from odb_stream.batching.groups import IMAGES, PADDED, SAMPLES, Counts, Group, Integers, table
 from odb_stream.batching.messages import (
+    ALL_HAVE_THEIRS,
     CLOSING,
     DAMAGED,
     EXHAUSTED,
     FAILED,
     HEADER_FIELDS,
     RECEIVED,
+    Event,
+    Events,
+    Exchange,
+    Gather,
+    Saves,
+    Unsaved,
     cause_row,
     check_beginnings,
     check_damage,
@@ -57,8 +62,8 @@ from odb_stream.batching.messages import (
     stop_error,
     stopping_row,
 )
-from odb_stream.batching.planner import GroupPlanner
 from odb_stream.batching.totals import RankReport, StepCounter, encode_report, sum_reports
+from odb_stream.batching.window import GroupPlanner
 from odb_stream.checkpoint.state import HeldGroup, Place, RoundState, SentGroup
 from odb_stream.config import FailureBudget
 

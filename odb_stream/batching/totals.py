@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from odb_stream.batching.groups import IMAGES, PADDED, SAMPLES, SUPERVISED, TOKENS, Integers
+from odb_stream.batching.cost import IMAGES, PADDED, SAMPLES, SUPERVISED, TOKENS, Integers
 from odb_stream.checkpoint.state import RunTotals
 from odb_stream.sample import StepInfo
 

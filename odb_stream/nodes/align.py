@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from odb_stream.batching.events import Decode, Deliver, Exchange, Gather
-from odb_stream.batching.groups import Counts, Group, Integers
+from odb_stream.batching.cost import Counts, Group, Integers
+from odb_stream.batching.messages import Decode, Deliver, Exchange, Gather
 from odb_stream.batching.program import Program
 from odb_stream.batching.totals import StepTotals, loss_scale
 from odb_stream.checkpoint.codec import encode

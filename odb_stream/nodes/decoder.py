@@ -2,8 +2,7 @@
 
 from concurrent.futures import Future
 
-from odb_stream.batching.cost import Footprint
-from odb_stream.batching.groups import Group
+from odb_stream.batching.cost import Footprint, Group
 from odb_stream.errors import OdbStreamError
 from odb_stream.nodes.drops import Drops
 from odb_stream.nodes.waits import Waits

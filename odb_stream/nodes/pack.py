@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from odb_stream.batching.cost import Footprint, Size
-from odb_stream.batching.groups import Group
-from odb_stream.batching.planner import GroupPlanner
+from odb_stream.batching.cost import Footprint, Group, Size
 from odb_stream.batching.totals import RankReport
+from odb_stream.batching.window import GroupPlanner
 from odb_stream.checkpoint.state import DropCounts, HeldGroup, HeldSample, WindowState
 from odb_stream.config import Settings
 from odb_stream.errors import ConfigError, OdbStreamError, OversizeError

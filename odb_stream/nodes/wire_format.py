@@ -10,8 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from odb_stream.batching.cost import Footprint
-from odb_stream.batching.groups import Group
+from odb_stream.batching.cost import Footprint, Group
 from odb_stream.nodes.pack import size_of
 from odb_stream.sample import Bytes, Op, PreparedImage, PreparedSample, SampleRef
 

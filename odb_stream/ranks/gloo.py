@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TypeVar
 
-from odb_stream.batching.groups import Integers
+from odb_stream.batching.cost import Integers
 from odb_stream.batching.messages import RowChoice, equal_rows
 from odb_stream.config import World
 from odb_stream.errors import AlignmentTimeout, ConfigError, PeerError

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from odb_stream.batching.groups import Integers
+from odb_stream.batching.cost import Integers
 from odb_stream.config import World
 from odb_stream.errors import ConfigError
 from odb_stream.ranks.rendezvous import StoreClient

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from odb_stream.batching.groups import Integers
+from odb_stream.batching.cost import Integers
 from odb_stream.batching.messages import RowChoice, equal_rows
 from odb_stream.errors import PeerError
 from odb_stream.ranks.transport import Transport

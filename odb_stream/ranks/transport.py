@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from odb_stream.batching.groups import Integers
+from odb_stream.batching.cost import Integers
 from odb_stream.batching.messages import RowChoice, equal_rows
 from odb_stream.sample import Bytes
 

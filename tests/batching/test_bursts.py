@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odb_stream.batching.cost import Footprint, Size
+from odb_stream.batching.cost import BYTES, Counts, Footprint, Group, Size, table
 from odb_stream.batching.deal import BURST_SHARE, burst_ends
-from odb_stream.batching.groups import BYTES, Counts, Group, table
-from odb_stream.batching.planner import GroupPlanner
 from odb_stream.batching.program import Program
 from odb_stream.batching.simulate.lockstep import Lockstep
+from odb_stream.batching.window import GroupPlanner
 from odb_stream.config import Budget
 from odb_stream.errors import PeerError, StageError
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odb_stream.batching.cost import Footprint, Size
-from odb_stream.batching.final_division import GROUP_SHARE, final_groups
-from odb_stream.batching.planner import Planner
+from odb_stream.batching.window import GROUP_SHARE, Planner, final_groups
 from odb_stream.config import Budget
 
 lengths = st.lists(st.integers(1, 24), min_size=1, max_size=9).map(sorted)

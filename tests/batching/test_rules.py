@@ -11,9 +11,8 @@ from alignment_support import costs, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odb_stream.batching.cost import Footprint, Size
+from odb_stream.batching.cost import BYTES, IMAGES, Counts, Footprint, Size
 from odb_stream.batching.deal import IDLE, burst_ends, deal_round, halve, split_candidates, split_groups
-from odb_stream.batching.groups import BYTES, IMAGES, Counts
 
 
 @given(sound_jobs())

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from strategies import footprints, streams
 
 from odb_stream.batching.cost import Footprint, Size
-from odb_stream.batching.planner import Planner
-from odb_stream.batching.window import Window, ramp
+from odb_stream.batching.window import Planner, Window, ramp
 from odb_stream.config import Budget
 
 

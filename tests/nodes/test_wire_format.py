@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odb_stream.batching.cost import Footprint
-from odb_stream.batching.groups import Group
+from odb_stream.batching.cost import Footprint, Group
 from odb_stream.config import Budget
 from odb_stream.nodes.pack import size_of
 from odb_stream.nodes.wire_format import decode_groups, encode_groups

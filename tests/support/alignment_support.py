@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 from alignment_jobs import Identity, Job
 
-from odb_stream.batching.cost import Size
-from odb_stream.batching.events import Deliver
-from odb_stream.batching.groups import Counts, Group, count
-from odb_stream.batching.planner import GroupPlanner
+from odb_stream.batching.cost import Counts, Group, Size, count
+from odb_stream.batching.messages import Deliver
 from odb_stream.batching.program import Program
 from odb_stream.batching.simulate.lockstep import Lockstep
+from odb_stream.batching.window import GroupPlanner
 from odb_stream.checkpoint.state import DropCounts, HeldGroup, HeldSample, Place, WindowState
 from odb_stream.sample import SampleRef
 

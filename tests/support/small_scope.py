@@ -21,12 +21,11 @@ from multiprocessing import Pool
 from random import Random
 from typing import NamedTuple
 
-from odb_stream.batching.cost import Footprint, Size
-from odb_stream.batching.groups import Group
-from odb_stream.batching.planner import Planner
+from odb_stream.batching.cost import Footprint, Group, Size
 from odb_stream.batching.program import Program
 from odb_stream.batching.simulate.lockstep import Lockstep
 from odb_stream.batching.totals import RankReport
+from odb_stream.batching.window import Planner
 from odb_stream.config import Budget
 
 STREAMS = [stream for number in range(5) for stream in itertools.product((1, 2, 3), repeat=number)]

@@ -12,10 +12,10 @@ import pytest
 from workloads import SEEDED, workload
 
 from odb_stream.batching.cost import Footprint, Size
-from odb_stream.batching.planner import Planner
 from odb_stream.batching.program import Program
 from odb_stream.batching.simulate.figures import Figures, LengthPacker, deal, simulate
 from odb_stream.batching.simulate.lockstep import Lockstep
+from odb_stream.batching.window import Planner
 from odb_stream.config import Budget
 
 RANKS = 8

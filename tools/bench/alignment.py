@@ -25,10 +25,8 @@ from typing import Any
 import numpy as np
 from step_waits import waiting
 
-from odb_stream.batching.cost import Footprint, Size
-from odb_stream.batching.events import Deliver, Event, Exchange
-from odb_stream.batching.groups import Group
-from odb_stream.batching.messages import EXHAUSTED, HEADER_FIELDS
+from odb_stream.batching.cost import Footprint, Group, Size
+from odb_stream.batching.messages import EXHAUSTED, HEADER_FIELDS, Deliver, Event, Exchange
 from odb_stream.batching.program import Program
 from odb_stream.batching.simulate.figures import LengthPacker, deal
 from odb_stream.batching.simulate.lockstep import Lockstep

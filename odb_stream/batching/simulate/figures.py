@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import get_args
 
-from odb_stream.batching.cost import Footprint, Size
-from odb_stream.batching.groups import Group
-from odb_stream.batching.planner import GroupPlanner
+from odb_stream.batching.cost import Footprint, Group, Size
 from odb_stream.batching.program import Program
 from odb_stream.batching.simulate import baselines
 from odb_stream.batching.simulate.baselines import Schedule
 from odb_stream.batching.simulate.lockstep import Lockstep
 from odb_stream.batching.totals import critical_ratio, padding_ratio, utilisation
+from odb_stream.batching.window import GroupPlanner
 from odb_stream.config import Policy, require_choice, require_int
 from odb_stream.errors import ConfigError
 
@@ -116,9 +115,7 @@ def anchored(
     """This package's policy, by the programs that real ranks run; the schedule and the largest delay."""
     packers = [LengthPacker(lengths, footprint, window=window, lookahead=lookahead) for lengths in ranks]
     programs = [
-        Program(
-            rank=rank, ranks=len(ranks), groups=packer, footprint=footprint, seed=0, epoch=0, rebalance=rebalance
-        )
+        Program(rank=rank, ranks=len(ranks), groups=packer, footprint=footprint, seed=0, epoch=0, rebalance=rebalance)
         for rank, packer in enumerate(packers)
     ]
     lockstep = Lockstep(programs)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from odb_stream.batching.events import Decode, Deliver, Event, Exchange, Gather, StepGroups
-from odb_stream.batching.groups import Group
+from odb_stream.batching.cost import Group
+from odb_stream.batching.messages import Decode, Deliver, Event, Exchange, Gather, StepGroups
 from odb_stream.batching.program import Program
 from odb_stream.errors import PeerError
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from odb_stream.batching.events import Deliver, Event, Exchange, Gather
-from odb_stream.batching.groups import Counts, Group
+from odb_stream.batching.cost import Counts, Group
+from odb_stream.batching.messages import Deliver, Event, Exchange, Gather
 from odb_stream.batching.simulate.lockstep import Lockstep
 from odb_stream.errors import PeerError
 
