@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import numpy as np
 
 from odb_stream.errors import StageError
-from odb_stream.sample import Drop, FloatArray, HeldPixels, PreparedImage
-from odb_stream.stages.images.files import BadImage, open_image
+from odb_stream.sample import Drop, FloatArray, HeldPixels, PreparedImage, Stage
+from odb_stream.stages.images.files import Applies, BadImage, open_image
 from odb_stream.stages.images.patches import Raster
 from odb_stream.stages.visual import expander
 
@@ -48,7 +48,7 @@ def stacked(held: Sequence[FloatArray | HeldPixels]) -> FloatArray:
     return out
 
 
-def decode_images(stages: Sequence[Any], images: Sequence[PreparedImage]) -> Decoded:
+def decode_images(stages: Sequence[Stage], images: Sequence[PreparedImage]) -> Decoded:
     """Open each image, apply the ops that the stages planned, and bring it into the form that the model's family takes.
 
     ``stages`` are those of the pipeline that prepared the sample, here or on another rank: an op names its transform by
@@ -65,7 +65,8 @@ def decode_images(stages: Sequence[Any], images: Sequence[PreparedImage]) -> Dec
         try:
             picture = open_image(image.data)
             for op in image.ops:
-                picture = stages[op.place].apply(picture, op.parameters)
+                # Only transforms plan ops, so the stage at an op's place is one.
+                picture = cast(Applies, stages[op.place]).apply(picture, op.parameters)
             parts.append(expand.rendered(picture, image.grid))
         except BadImage as error:
             return error.drop(f"image {number}")

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from odb_stream.errors import ConfigError, StageError
-from odb_stream.sample import IGNORED_LABEL, Drop, IntArray, Sample
+from odb_stream.sample import IGNORED_LABEL, Drop, IntArray, Sample, Stage
 from odb_stream.stages.families import Pixels, QwenVision, VisualFamily
 from odb_stream.stages.images.files import BadImage, Grid, PlannedImage
 from odb_stream.stages.images.patches import Raster
@@ -199,6 +199,6 @@ def _inside(start: int, end: int, kept: slice) -> bool:
     return bool(kept.start <= start and end <= kept.stop)
 
 
-def expander(stages: Iterable[Any]) -> ExpandVisualTokens | None:
+def expander(stages: Iterable[Stage]) -> ExpandVisualTokens | None:
     """The stage of a pipeline that counts and renders its images; None for a pipeline without images."""
     return next((stage for stage in stages if isinstance(stage, ExpandVisualTokens)), None)

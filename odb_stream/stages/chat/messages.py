@@ -132,7 +132,7 @@ def _plain_content(content: object, role: str, turn: int) -> str | list[dict[str
                 f"{_place(number, role, turn)} holds an image of type {type(part['image']).__name__}: give the name of "
                 "a member such as '0.jpg', or leave the name out and give the images in order"
             )
-        # The name of an image is dropped: templates would render a part with an "image" key in ways of their own.
+        # The name of an image is for MeasureImages. Templates test parts for keys, so they get nothing but the type.
         parts.append({"type": "text", "text": part["text"]} if kind == "text" else {"type": "image"})
     if all(part["type"] == "text" for part in parts):
         return "".join(part["text"] for part in parts)

@@ -33,7 +33,7 @@ def learn(renderer: Renderer, maker: SkeletonMaker, tokens: re.Pattern[str] | No
     literals, order = split(renderer.render(skeleton.messages).text)
     refuse = _refusal(renderer)
     answers = [turn for turn, message in enumerate(skeleton.messages) if message["role"] == "assistant"]
-    # What follows every answer is the terminator, and perhaps the next turn's header: it ends with its last token.
+    # The terminator is what follows every answer, up to its last token (or all of it, without tokens).
     after = [literals[order.index(turn) + 1] for turn in answers]
     common = common_start(after)
     terminator = common[: last_token_end(common, tokens)] or common.rstrip() or common

@@ -141,7 +141,7 @@ class _TurnSearch:
         own = self._own(turn)
         before = self.skeleton.messages[turn - 1]["role"] if turn else ""
         # The usual case, without a further rendering: the text between two neighbours begins with a tail that is known.
-        if own and own[0] and self._turn_at(own[0] - 1) == turn - 1 and before in self.rules.tails:
+        if own and own[0] and self.skeleton.turns[self.order[own[0] - 1]] == turn - 1 and before in self.rules.tails:
             offset = self._after_prompt(self.literals[own[0]], self.rules.tails[before])
             if offset is not None:
                 return Anchor(own[0], offset)
@@ -168,9 +168,6 @@ class _TurnSearch:
             return None
         offset = self._after_prompt(self.literals[literal], literals[-1])
         return None if offset is None else Anchor(literal, offset)
-
-    def _turn_at(self, gap: int) -> int | None:
-        return self.skeleton.turns[self.order[gap]]
 
     def _after_prompt(self, header: str, tail: str) -> int | None:
         """Where the supervised part of a turn begins in the text before its content; None if that lacks the tail."""

@@ -123,5 +123,5 @@ def _bind(
     return bound
 
 
-def _is_image_member(name: Any, value: Any) -> bool:
+def _is_image_member(name: object, value: object) -> bool:
     return isinstance(value, bytes) and isinstance(name, str) and name.rpartition(".")[2].lower() in EXTENSIONS
