@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from odb_stream import Drop
+from odb_stream.seeds import generator
 from odb_stream.shards.index import write_index
 from odb_stream.shards.reader import build_index
 
@@ -111,3 +112,9 @@ def forbid(sample_: Any) -> Any:
 def same(sample_: Any) -> Any:
     """A stage that changes nothing."""
     return sample_
+
+
+def letters(sample_: Any) -> dict[str, Any]:
+    """A stage: one token a letter of a text that is cut at a drawn place."""
+    text = sample_["text"][: int(generator(sample_, "cut").integers(4, 61))]
+    return {"input_ids": [ord(letter) % 90 for letter in text]}

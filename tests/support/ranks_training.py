@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ranks_data import IGNORED, VOCABULARY, number_of, own_part, sample
+from ranks_data import IGNORED, VOCABULARY, number_of, own_part, same, sample
 from ranks_support import run_ranks, values
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -108,6 +108,12 @@ def schedule(case: Case) -> list[list[int]]:
     """The samples of each step of one epoch on this rank."""
     with case.loader() as stream:
         return take(iter(stream), 1_000_000)
+
+
+def two_epochs_with_workers() -> list[list[list[int]]]:
+    """The schedules of two epochs whose samples two worker processes prepare."""
+    with Case((120, 40)).loader(same, workers=2) as stream:
+        return [take(iter(stream), 1_000_000) for _ in range(2)]
 
 
 @functools.cache

@@ -1,46 +1,37 @@
-"""A training run that saves as it goes: ``train_and_save.py FOLDER SHARDS RANK RANKS ATTEMPT KIND WORKERS``.
-
-Trains a small model in float64 over two epochs, accumulating two steps an update, and saves model, optimizer and loader
-after every third update. By KIND, "file": rank 0 into one file that is renamed when it is whole; "distributed": all
-ranks by torch.distributed.checkpoint. When started again it goes on from the last save.
-
-Each update is told on standard output, and rank 0 tells each save that is written and has not got its name yet.
-"""
+"""A training run on this rank that saves as it goes, and resumes from its last save when it is started again."""
 
 import os
-import sys
+import signal
 from pathlib import Path
 from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
+from ranks_data import letters
+from ranks_support import line_to_test
+
+import odb_stream as odb
 
 EPOCHS = 2
 SAVE_EVERY = 3
 SETTINGS = {"window": 24, "lookahead": 6, "grad_accum": 2, "seed": 5}
 
 
-def letters(sample: Any) -> dict[str, Any]:
-    """One token a letter, cut at a drawn place."""
-    from odb_stream.seeds import generator
+def train(folder: Path, shards: Path, kind: str, workers: int, stop_at: int = 0) -> None:
+    """Train a small model in float64 over two epochs, two steps an update, and save all after every third update.
 
-    text = sample["text"][: int(generator(sample, "cut").integers(4, 61))]
-    return {"input_ids": [ord(letter) % 90 for letter in text]}
-
-
-def main(folder: str, shards: str, rank: int, ranks: int, attempt: str, kind: str, workers: int) -> None:
-    import torch
-    import torch.distributed as dist
-
-    import odb_stream as odb
-
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{attempt}", rank=rank, world_size=ranks)
+    By ``kind``, "file": rank 0 saves into one file that is renamed once it is whole; "distributed": all ranks save by
+    torch.distributed.checkpoint. With ``stop_at``, rank 0 tells the test of each update, and of each save that is
+    written and does not have its name yet; after so many lines it stops, to be killed, and its peer waits for it.
+    """
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Embedding(90, 6), torch.nn.Linear(6, 90)).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
     pipeline = odb.Pipeline(odb.Shards(f"{shards}/*/shard-*.tar"), letters)
     with odb.Loader(pipeline, budget=odb.Budget(tokens=128), workers=workers, **SETTINGS) as loader:
-        save = Saving(Path(folder), kind, model, optimizer, loader)
-        save.load()
+        run = Run(folder, kind, stop_at, model, optimizer, loader)
+        run.load()
         for _ in range(loader.state_dict()["epoch"], EPOCHS):
             for batch in loader:
                 step = odb.pop_step(batch)
@@ -51,31 +42,33 @@ def main(folder: str, shards: str, rank: int, ranks: int, attempt: str, kind: st
                     continue
                 for parameter in model.parameters():
                     dist.all_reduce(parameter.grad)
-                    parameter.grad /= ranks
+                    parameter.grad /= dist.get_world_size()
                 optimizer.step()
                 optimizer.zero_grad()
-                save.updates += 1
-                print(f"update {save.updates}", flush=True)
-                if save.updates % SAVE_EVERY == 0:
-                    save.save()
-    if rank == 0:
-        torch.save(model.state_dict(), f"{folder}/final.pt")
-    dist.destroy_process_group()
+                run.updates += 1
+                run.tell(f"update {run.updates}")
+                if run.updates % SAVE_EVERY == 0:
+                    run.save()
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), folder / "final.pt")
 
 
-class Saving:
+class Run:
     """Saves and loads everything, in one of the two ways."""
 
-    def __init__(self, folder: Path, kind: str, model: Any, optimizer: Any, loader: Any) -> None:
-        self.folder, self.kind = folder, kind
+    def __init__(self, folder: Path, kind: str, stop_at: int, model: Any, optimizer: Any, loader: odb.Loader) -> None:
+        self.folder, self.kind, self.lines_left = folder, kind, stop_at
         self.model, self.optimizer, self.loader = model, optimizer, loader
         self.updates = 0
 
-    def save(self) -> None:
-        import torch
-        import torch.distributed as dist
-        import torch.distributed.checkpoint as checkpoint
+    def tell(self, line: str) -> None:
+        if dist.get_rank() == 0 and self.lines_left:
+            line_to_test().send(line)
+            self.lines_left -= 1
+            while not self.lines_left:
+                signal.pause()
 
+    def save(self) -> None:
         path = self.folder / f"checkpoint-{self.updates:06d}"
         unfinished = path.with_suffix(".unfinished")
         if self.kind == "file":
@@ -87,15 +80,11 @@ class Saving:
         else:
             checkpoint.save(self._parts(), checkpoint_id=unfinished)
         dist.barrier()
+        self.tell(f"saved {self.updates}")
         if dist.get_rank() == 0:
-            print(f"saved {self.updates}", flush=True)
             os.rename(unfinished, path)
 
     def load(self) -> None:
-        import torch
-        import torch.distributed as dist
-        import torch.distributed.checkpoint as checkpoint
-
         paths = sorted(self.folder.glob("checkpoint-??????"))
         if not paths:
             return
@@ -113,19 +102,11 @@ class Saving:
             self.optimizer.load_state_dict({"state": parts["state"], "param_groups": groups})
 
     def _parts(self) -> dict[str, Any]:
-        import torch
-        import torch.distributed as dist
-
-        parameters = list(self.model.parameters())
         state = self.optimizer.state_dict()["state"]
-        momentum = {n: {"momentum_buffer": torch.zeros_like(p)} for n, p in enumerate(parameters)}
+        # Loading fills tensors in place, so a fresh optimizer needs some to fill.
+        momentum = {n: {"momentum_buffer": torch.zeros_like(p)} for n, p in enumerate(self.model.parameters())}
         return {
             "model": self.model.state_dict(),
             "state": state or momentum,
             f"loader of rank {dist.get_rank()}": self.loader,
         }
-
-
-if __name__ == "__main__":
-    given = sys.argv[1:]
-    main(given[0], given[1], int(given[2]), int(given[3]), given[4], given[5], int(given[6]))
