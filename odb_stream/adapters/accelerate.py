@@ -1,6 +1,6 @@
 """accelerate: the loader stays as it is, and accumulation, loss and checkpoints follow it.
 
-The loop of a user::
+What a user writes::
 
     accelerator = Accelerator(gradient_accumulation_steps=4)
     loader, model, optimizer = prepare(accelerator, loader, model, optimizer)
@@ -11,11 +11,10 @@ The loop of a user::
             optimizer.step()
             optimizer.zero_grad()
 
-``accelerator.save_state`` and ``load_state`` then carry the loader's state of every rank. Evaluation, figures and
+``accelerator.save_state`` and ``load_state`` then include the loader's state of every rank. Evaluation, figures and
 learning rates by samples are those of :mod:`odb_stream.adapters.torch`.
 """
 
-import json
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,8 +27,7 @@ from accelerate.utils import DistributedType
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from odb_stream import storage
-from odb_stream.checkpoint import merge
+from odb_stream.adapters.checkpoint import gathered, read_state, state_files, state_problem, write_state
 from odb_stream.errors import ConfigError, StateError
 from odb_stream.loader import Loader
 from odb_stream.sample import StepInfo
@@ -37,20 +35,20 @@ from odb_stream.sample import StepInfo
 logger = logging.getLogger(__name__)
 
 OWN_ACCUMULATION = (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
-"""Engines that count and divide micro-steps by themselves, whatever the loader says."""
+"""Engines that count micro-steps and divide the loss by themselves, whatever the loader says."""
 
 
 def prepare(accelerator: Accelerator, loader: Loader, *objects: Any) -> tuple[Any, ...]:
     """``accelerator.prepare`` for models, optimizers and schedulers; returns ``(loader, *prepared objects)``.
 
-    The loader is the very object that was given: it feeds each rank by itself. Its state is saved by
-    ``accelerator.save_state``, one file a rank, and loaded by ``load_state``; on another number of ranks the files of
-    all ranks are merged (see :func:`odb_stream.checkpoint.merge`). Call it once, with the loader that is trained on.
+    The loader is returned unchanged: it feeds each rank by itself. ``accelerator.save_state`` saves its state, one file
+    for each rank, and ``load_state`` loads it; on another number of ranks the files of all ranks are merged (see
+    :func:`odb_stream.checkpoint.merge`). Call it once, with the loader that is trained on.
 
     Raises:
-        ConfigError: ``loader`` is no Loader, or a DataLoader among the objects was made of one;
+        ConfigError: ``loader`` is not a Loader, or a DataLoader among the objects was made of one;
             ``gradient_accumulation_steps``, ``dispatch_batches``, ``split_batches``, the engine or the number of
-            ranks do not go with the loader. The message names the setting and the way out.
+            ranks do not fit the loader. The message names the setting and the way out.
     """
     _check_loader(accelerator, loader)
     for given in objects:
@@ -63,7 +61,7 @@ def prepare(accelerator: Accelerator, loader: Loader, *objects: Any) -> tuple[An
 
 
 class Backward:
-    """Backward for one step of the loader: what :func:`accumulate` gives to its block."""
+    """The backward pass of one step of the loader; :func:`accumulate` gives it to its block."""
 
     def __init__(self, accelerator: Accelerator, step: StepInfo) -> None:
         self._accelerator = accelerator
@@ -74,7 +72,7 @@ class Backward:
         """Scale the loss to its share of the global batch and hand it to ``accelerator.backward``.
 
         ``loss`` is the mean over the supervised tokens of this rank's batch, a scalar, unscaled. accelerate divides it
-        by ``gradient_accumulation_steps``, which is made up for. ``options`` go to ``accelerator.backward``.
+        by ``gradient_accumulation_steps``; this is undone here. ``options`` go to ``accelerator.backward``.
         """
         self.called = True
         self._accelerator.backward(loss * self._factor, **options)
@@ -82,18 +80,18 @@ class Backward:
 
 @contextmanager
 def accumulate(accelerator: Accelerator, step: StepInfo, *models: torch.nn.Module) -> Iterator[Backward]:
-    """``accelerator.accumulate(*models)`` for a step of the loader, whose accumulation window decides.
+    """``accelerator.accumulate(*models)`` for a step of the loader, by the loader's accumulation window.
 
-    Prepared optimizers step, and gradients are reduced over ranks, where ``step.accum_last`` is set: at the end of an
-    epoch too, whose last window may be shorter than the others. The block must call the :class:`Backward` that it is
-    given.
+    Prepared optimizers step, and gradients are reduced over ranks, where ``step.accum_last`` is set: also at the end of
+    an epoch, whose last window may be shorter than the others. The block must call the :class:`Backward` that it gets.
 
     Raises:
-        ConfigError: accelerate did not follow, or the block did not call it, so that the loss would depend on how
-            samples fell into steps.
+        ConfigError: accelerate has another window, or the block did not call it: the loss would depend on how samples
+            fell into steps.
     """
     steps = accelerator.gradient_accumulation_steps
-    accelerator.step = steps - 1 if step.accum_last else step.accum_index  # accumulate() adds 1, then compares
+    # accelerate offers no other way to set its counter. accumulate() adds 1 to it, then compares it with `steps`.
+    accelerator.step = steps - 1 if step.accum_last else step.accum_index
     with accelerator.accumulate(*models):
         if accelerator.sync_gradients != step.accum_last:
             raise ConfigError(
@@ -112,7 +110,7 @@ def accumulate(accelerator: Accelerator, step: StepInfo, *models: torch.nn.Modul
 
 
 class _Checkpoints:
-    """Saves and loads the loader's state beside what accelerate saves, each rank its own file."""
+    """Saves and loads the loader's state beside what accelerate saves, a file for each rank."""
 
     def __init__(self, accelerator: Accelerator, loader: Loader) -> None:
         self._accelerator = accelerator
@@ -126,36 +124,30 @@ class _Checkpoints:
                 "save_state was called inside an accumulation window, and a checkpoint holds no gradients: save after "
                 "a step with accum_last"
             )
-        state = self._loader.state_dict()
-        storage.write_atomic(str(state_path(folder, self._loader.world.rank)), json.dumps(state).encode())
+        write_state(Path(folder), self._loader.world, {"loader": self._loader.state_dict()})
 
     def load(self, models: Sequence[Any], folder: str) -> None:
         """Hook of ``load_state``."""
         del models
         world = self._loader.world
-        own = state_path(folder, world.rank)
-        state = _read(own if own.exists() else state_path(folder, 0))
-        ranks = state["world_size"]
-        if ranks != world.size:
-            logger.info("merging the loader states of %d ranks for %d", ranks, world.size)
-            state = merge(_read(state_path(folder, rank)) for rank in range(ranks))
-        self._loader.load_state_dict(state)
+        # All ranks raise where one of them lacks a file; alone it would leave the others waiting.
+        if problems := [told for told in gathered(state_problem(Path(folder), world), world) if told]:
+            raise StateError(
+                f"{folder}: {problems[0]}; give a folder that accelerator.save_state wrote on all ranks after "
+                "prepare(accelerator, loader, ...)"
+            )
+        self._loader.load_state_dict(read_state(Path(folder), world)["loader"])
 
 
 def state_path(folder: str | Path, rank: int) -> Path:
-    """Where ``save_state(folder)`` puts the loader's state of a data-parallel rank: a JSON file."""
-    return Path(folder) / f"loader-rank-{rank:05d}.json"
+    """Where ``save_state(folder)`` has put the loader's state of a data-parallel rank: a JSON file.
 
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StateError(
-            f"{path} cannot be read ({type(error).__name__}: {error}): give a folder that accelerator.save_state wrote "
-            "on all ranks after prepare(accelerator, loader, ...)"
-        ) from error
-    return state
+    Raises StateError where there is none.
+    """
+    for path, (owner, _) in state_files(Path(folder)).items():
+        if owner == rank:
+            return path
+    raise StateError(f"{folder} has no loader state of rank {rank}: give a folder that accelerator.save_state wrote")
 
 
 def _check_loader(accelerator: Accelerator, loader: Loader) -> None:

@@ -72,7 +72,7 @@ class Stateful(Protocol):
         """Take over a state."""
 
 
-Parts = Mapping[str, Stateful]
+StatefulParts = Mapping[str, Stateful]
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ def save(
     loader: Loader,
     *,
     step: int,
-    shared: Parts | None = None,
-    own: Parts | None = None,
+    shared: StatefulParts | None = None,
+    own: StatefulParts | None = None,
     notes: Mapping[str, Any] | None = None,
     keep: int | None = None,
 ) -> Path:
@@ -176,7 +176,11 @@ def save(
 
 
 def load(
-    folder: str | os.PathLike[str], loader: Loader, *, shared: Parts | None = None, own: Parts | None = None
+    folder: str | os.PathLike[str],
+    loader: Loader,
+    *,
+    shared: StatefulParts | None = None,
+    own: StatefulParts | None = None,
 ) -> Loaded | None:
     """Load the newest whole checkpoint into the loader and the parts; None where the run has not saved one yet.
 
@@ -314,7 +318,7 @@ def _local(folder: str | os.PathLike[str]) -> Path:
     return Path(folder)
 
 
-def _checked(parts: Parts | None, kind: str) -> dict[str, Stateful]:
+def _checked(parts: StatefulParts | None, kind: str) -> dict[str, Stateful]:
     """The parts with the modules inside of DDP, whose names of parameters are the same on one rank and on several."""
     given: dict[str, Any] = dict(parts or {})
     inner = {name: part.module if isinstance(part, DistributedDataParallel) else part for name, part in given.items()}
@@ -324,7 +328,7 @@ def _checked(parts: Parts | None, kind: str) -> dict[str, Stateful]:
     return inner
 
 
-def _states(parts: Parts | None, kind: str) -> dict[str, Any]:
+def _states(parts: StatefulParts | None, kind: str) -> dict[str, Any]:
     return {name: part.state_dict() for name, part in _checked(parts, kind).items()}
 
 
@@ -373,6 +377,11 @@ def write_state(folder: Path, world: World, content: Mapping[str, Any]) -> Path 
     path = folder / state_name(world.rank, world.size)
     storage.write_atomic(str(path), json.dumps(content).encode())
     return path
+
+
+def withdraw_state(folder: Path, world: World) -> None:
+    """Remove this rank's file: the checkpoint in the folder is not whole until it is written again."""
+    (folder / state_name(world.rank, world.size)).unlink(missing_ok=True)
 
 
 def read_state(folder: Path, world: World, *, required: Iterable[str] = ()) -> dict[str, Any]:

@@ -12,20 +12,163 @@ the mean over the supervised tokens of the batch, which holds model inputs only.
 
 # ruff: noqa: ARG002 - hooks have the signature that Lightning calls
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from torch.optim import Optimizer
 
-from odb_stream.adapters.lightning_data import LoaderDataModule, Stream, setting
+from odb_stream.adapters.checkpoint import gathered, state_for
 from odb_stream.adapters.torch import Meter, SampleSchedule
 from odb_stream.errors import ConfigError
+from odb_stream.loader import Loader
+from odb_stream.nodes.collate import Batch, pop_step
+from odb_stream.sample import StepInfo
 
 __all__ = ["ExactLoss", "LoaderDataModule", "Stream"]
 
 LOGGED = ("loss", "padding", "utilisation", "tokens_per_second", "samples_per_second")
+
+
+class Stream:
+    """What Lightning iterates over: the batches of a Loader, their step infos kept apart.
+
+    It has no length, no state and no batch size, so Lightning can neither shard it, nor skip in it, nor save it for one
+    rank only. Lightning starts iterating more often than it trains: where no batch of an epoch was trained on, the next
+    iteration repeats that epoch.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+        self.step: StepInfo | None = None
+        """The step that is trained or evaluated now, or the last one; None before the first of an epoch."""
+        self.updates = 0
+        """Updates of the optimizer before :attr:`step`."""
+        self._ahead: deque[StepInfo] = deque()
+        self._start: dict[str, Any] | None = None
+        self._first = 0
+        self._exhausted = False
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._start is not None and self.step is None:
+            self.loader.load_state_dict(self._start)
+        self._start, self._exhausted, self.step = self.loader.state_dict(), False, None
+        self._ahead.clear()
+        for batch in self.loader:
+            self._ahead.append(pop_step(batch))
+            yield batch
+        self._exhausted = True
+
+    def take(self, updates: int = 0) -> StepInfo:
+        """The info of the next batch, before which there were so many updates. Lightning reads ahead, in order."""
+        taken = self._ahead.popleft()
+        self.updates = updates
+        if self.step is None:
+            self._first = taken.step
+        self.step = taken
+        return taken
+
+    @property
+    def ended(self) -> bool:
+        """Whether :attr:`step` is the last of its epoch."""
+        return self._exhausted and not self._ahead
+
+    def state_dict(self, behind: int = 0) -> dict[str, Any]:
+        """The loader's state ``behind`` steps before the end of :attr:`step`, whatever was read ahead.
+
+        After the last step of an epoch it is the start of the next.
+        """
+        if self.step is None:
+            return self._start or self.loader.state_dict()
+        if not behind and self.ended:
+            return self.loader.state_dict()
+        number = self.step.step - behind
+        if number < self._first and self._start is not None:
+            return self._start
+        return self.loader.state_dict(number)
+
+
+class LoaderDataModule(LightningDataModule):
+    """Builds Loaders when all ranks have met, gives them to Lightning unchanged, and saves the state of each rank.
+
+    Args:
+        train: makes the Loader to train on; called on every rank, after Lightning has started torch.distributed.
+        evaluation: makes the Loader to validate on, with ``closure="join"`` and a source without shuffling.
+
+    ``training`` and ``evaluation`` are the streams over them, from ``setup`` on; their ``loader`` is the Loader and
+    their ``step`` the StepInfo of the present batch. A checkpoint holds the states of all ranks. On another number of
+    ranks they are merged when it is loaded (see :func:`odb_stream.checkpoint.merge`).
+
+    Raises:
+        ConfigError: from ``setup``, where the Trainer's settings do not fit the Loader; names setting and way out.
+        StateError: when a checkpoint does not fit.
+    """
+
+    training: Stream | None = None
+    evaluation: Stream | None = None
+
+    def __init__(self, train: Callable[[], Loader], evaluation: Callable[[], Loader] | None = None) -> None:
+        super().__init__()
+        self._make_training, self._make_evaluation = train, evaluation
+        self._followed = False
+
+    def setup(self, stage: str) -> None:
+        """Build what the stage needs, and check that the Trainer does not change it."""
+        trainer = _trainer_of(self)
+        if stage == "fit":
+            self.training = Stream(_made(self._make_training, "train"))
+            check_trainer(trainer, self.training.loader)
+        if stage in ("fit", "validate") and self._make_evaluation is not None:
+            self.evaluation = Stream(_made(self._make_evaluation, "evaluation"))
+
+    def follow(self) -> None:
+        """Note that an ExactLoss takes the step infos: without one the loss would not be scaled."""
+        self._followed = True
+
+    @property
+    def behind(self) -> int:
+        """Steps since the last update: a checkpoint holds no gradients, so these steps are made again on resume."""
+        if self.training is None or self.training.step is None:
+            return 0
+        step = self.training.step
+        stepped = step.accum_last and _trainer_of(self).global_step > self.training.updates
+        return 0 if stepped else step.accum_index + 1
+
+    def train_dataloader(self) -> Stream:
+        """The stream over the training loader."""
+        if self.training is None:
+            raise ConfigError("there is no training loader outside of Trainer.fit")
+        return self._checked(self.training)
+
+    def val_dataloader(self) -> Any:
+        """The stream over the evaluation loader; no loader at all where none was given."""
+        return [] if self.evaluation is None else self._checked(self.evaluation)
+
+    def _checked(self, stream: Stream) -> Stream:
+        if not self._followed:
+            raise ConfigError("the Trainer has no ExactLoss among its callbacks, which scales the loss: add one")
+        return stream
+
+    def teardown(self, stage: str) -> None:
+        """Close the loaders; their reports and states can still be read."""
+        del stage
+        for stream in (self.training, self.evaluation):
+            if stream is not None:
+                stream.loader.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of all ranks after the last update, equal on all ranks, which must all call it."""
+        if self.training is None:
+            return {}
+        return {"ranks": gathered(self.training.state_dict(self.behind), self.training.loader.world)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Resume where the checkpoint was saved; all ranks load the same checkpoint."""
+        if self.training is not None:
+            loader = self.training.loader
+            loader.load_state_dict(state_for(state_dict["ranks"], loader.world))
 
 
 class ExactLoss(Callback):
@@ -37,7 +180,7 @@ class ExactLoss(Callback):
     ``val/loss``, the mean over all supervised tokens, the same for any number of ranks.
 
     Args:
-        schedule: makes the learning rate's schedule by samples for the optimizer, in the place of Lightning's own.
+        schedule: makes the learning rate's schedule by samples for the optimizer, instead of Lightning's own.
     """
 
     def __init__(self, schedule: Callable[[Optimizer], SampleSchedule] | None = None) -> None:
@@ -46,8 +189,8 @@ class ExactLoss(Callback):
         self._make_schedule = schedule
         self._schedule: SampleSchedule | None = None
         self._meter: Meter | None = None
+        self._validation: Meter | None = None
         self._open = 0
-        self._sums = torch.zeros(2)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Check the module and its data."""
@@ -57,12 +200,12 @@ class ExactLoss(Callback):
                 f"{type(pl_module).__name__}.automatic_optimization is False: ExactLoss scales the loss of "
                 "training_step; leave it True, or write the loop with odb_stream.adapters.torch"
             )
-        for stream in (data.training, data.evaluation):
-            if stream is not None:
-                stream.followed = True
+        data.follow()
+        device = trainer.strategy.root_device
         if data.training is not None:
-            budget = data.training.loader.settings.budget.tokens
-            self._meter = Meter(budget=budget, device=trainer.strategy.root_device)
+            self._meter = Meter(budget=data.training.loader.settings.budget.tokens, device=device)
+        if data.evaluation is not None:
+            self._validation = Meter(budget=data.evaluation.loader.settings.budget.tokens, device=device)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the schedule, before a checkpoint sets the rates to what they were."""
@@ -79,12 +222,10 @@ class ExactLoss(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Take the step's info."""
-        stream = _training(trainer)
-        stream.take()
-        stream.updates = trainer.global_step
+        _training(trainer).take(trainer.global_step)
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
-        """Scale what flows back from the loss; Lightning has divided the loss by the accumulation, which is undone."""
+        """Scale the gradient of the loss. Lightning has divided the loss by the accumulation; this is undone."""
         step = _training(trainer).step
         assert step is not None
         factor = step.loss_scale * trainer.accumulate_grad_batches
@@ -118,8 +259,9 @@ class ExactLoss(Callback):
             pl_module.log_dict({**logged, "train/samples": float(self.samples)}, batch_size=1)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin to sum."""
-        self._sums = torch.zeros(2, dtype=torch.float64, device=trainer.strategy.root_device)
+        """Forget what an interrupted validation, or the sanity check, has left."""
+        if self._validation is not None:
+            self._validation.restart()
 
     def on_validation_batch_end(
         self,
@@ -133,34 +275,33 @@ class ExactLoss(Callback):
         """Add the loss of a batch, by its supervised tokens."""
         stream = _data_of(trainer).evaluation
         assert stream is not None
-        step = stream.take()
-        loss = _loss_of(outputs, "validation_step")
-        if step.supervised_tokens:
-            self._sums[0] += loss.detach().to(self._sums) * step.supervised_tokens
-            self._sums[1] += step.supervised_tokens
+        assert self._validation is not None
+        self._validation.add_evaluated(stream.take(), _loss_of(outputs, "validation_step"))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the mean over all supervised tokens of all ranks."""
-        total, tokens = trainer.strategy.reduce(self._sums, reduce_op="sum").tolist()
-        if tokens:
-            pl_module.log("val/loss", total / tokens, batch_size=1)
+        if self._validation is None:
+            return
+        self._validation.gather()
+        if self._validation.supervised:
+            pl_module.log("val/loss", self._validation.loss, batch_size=1)
 
     def state_dict(self) -> dict[str, Any]:
         """The count of samples."""
         return {"samples": self.samples}
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Let the checkpoint stand where the loader's state in it stands: after an update, in the same epoch.
+        """Make Lightning's counts in the checkpoint agree with the loader's state in it: after an update, same epoch.
 
-        Lightning would go on inside an epoch that has ended, up to a number of batches that a Loader cannot know; it
-        counts steps whose gradients are lost; and it takes an epoch for done that ``max_steps`` has cut.
+        Lightning would resume inside an epoch that has ended, up to a number of batches that a Loader cannot know; it
+        counts steps whose gradients are lost; and it regards an epoch that ``max_steps`` cut short as done.
         """
         data, loop = _data_of(trainer), checkpoint["loops"]["fit_loop"]
         if data.training is None or data.training.step is None:
             return
         batches, epochs, behind = loop["epoch_loop.batch_progress"], loop["epoch_progress"], data.behind
         if behind:
-            loop["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1  # counted again when it goes on
+            loop["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1  # counted again when it resumes
             for counts in (batches["total"], batches["current"]):
                 made = counts["ready"] - behind
                 counts.update(ready=made, started=made, processed=made, completed=made - 1)
@@ -173,7 +314,7 @@ class ExactLoss(Callback):
             counts["processed"] = counts["completed"] = counts["started"] - (not whole)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on counting."""
+        """Continue to count."""
         self.samples = state_dict["samples"]
 
 
@@ -198,3 +339,46 @@ def _loss_of(outputs: Any, name: str) -> torch.Tensor:
             "an idle step too: its batch is a real one"
         )
     return loss
+
+
+def check_trainer(trainer: Trainer, loader: Loader) -> None:
+    """Raise a ConfigError that names the first setting of the Trainer that does not fit the Loader."""
+    expected, given = loader.settings.grad_accum, trainer.accumulate_grad_batches
+    ranks = loader.world.size
+    if given != expected:
+        raise ConfigError(
+            f"Trainer.accumulate_grad_batches is {given} and the Loader's grad_accum is {expected}: give both the same "
+            "number"
+        )
+    if ranks != trainer.world_size:
+        raise ConfigError(
+            f"the Loader was built for {ranks} ranks, but Lightning runs {trainer.world_size}: build it in the "
+            "function that LoaderDataModule is given, and let each process have data of its own (DDP or FSDP)"
+        )
+    if trainer.strategy.handles_gradient_accumulation:
+        raise ConfigError(
+            f"{type(trainer.strategy).__name__} divides the loss and counts micro-steps by itself: use DDP or FSDP"
+        )
+    if isinstance(trainer.limit_train_batches, int) and not setting(trainer, "fast_dev_run"):
+        raise ConfigError(
+            f"limit_train_batches (or overfit_batches) is {trainer.limit_train_batches}: an epoch ends by itself; "
+            "bound the run by max_steps"
+        )
+
+
+def setting(trainer: Trainer, name: str) -> Any:
+    """A public setting of a Trainer, of those that its class does not declare."""
+    return getattr(trainer, name)
+
+
+def _made(make: Callable[[], Loader], name: str) -> Loader:
+    loader = make()
+    if not isinstance(loader, Loader):
+        raise ConfigError(f"{name} of LoaderDataModule must make a Loader, not {loader!r}")
+    return loader
+
+
+def _trainer_of(data: LightningDataModule) -> Trainer:
+    if data.trainer is None:
+        raise ConfigError("LoaderDataModule is set up by a Trainer: give it to Trainer.fit or Trainer.validate")
+    return data.trainer

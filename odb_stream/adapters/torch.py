@@ -17,20 +17,19 @@ A loop with every one of them::
 
 import contextlib
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from odb_stream.adapters.meter import Meter as Meter  # one of this module's public names
 from odb_stream.errors import ConfigError
 from odb_stream.loader import Loader
-from odb_stream.nodes.collate import STEP_KEY, Batch
+from odb_stream.nodes.collate import STEP_KEY, Batch, pop_step
 from odb_stream.nodes.loss_scale_guard import changed
 from odb_stream.sample import StepInfo
 
@@ -38,21 +37,24 @@ from odb_stream.sample import StepInfo
 def whole_windows(batches: Iterable[Batch], steps: int) -> Iterator[Batch]:
     """The batches of an epoch; the last accumulation window is filled up to ``steps`` with idle ones.
 
-    For trainers that step after a fixed number of batches only. An idle copy has the tensors of the last batch and loss
-    scale 0: it changes neither gradient nor counts. In such a window ``accum_last`` stands on the last idle batch.
+    Only for trainers that step after a fixed number of batches. An idle copy has the tensors of the last batch and loss
+    scale 0: it changes neither gradient nor counts. In such a window ``accum_last`` is set on the last idle batch.
     """
-    batch: Batch = {}
-    last: StepInfo | None = None
     for batch in batches:
-        last = batch[STEP_KEY]
-        if not last.accum_last or last.accum_index == steps - 1:
-            yield batch
-            continue
-        kept = dict(batch)
-        batch[STEP_KEY] = changed(last, accum_last=False)
+        last: StepInfo = batch[STEP_KEY]
+        short = last.accum_last and last.accum_index < steps - 1
+        # The copies are made before the loop gets the batch: it takes the step info out.
+        idle = idle_copies(batch, last.accum_index + 1, steps) if short else []
+        if short:
+            batch[STEP_KEY] = changed(last, accum_last=False)
         yield batch
-        for place in range(last.accum_index + 1, steps):
-            yield idle_copy(kept, last, place, is_last=place == steps - 1)
+        yield from idle
+
+
+def idle_copies(batch: Mapping[str, Any], first: int, steps: int) -> list[Batch]:
+    """What fills up an accumulation window of ``steps`` after its last batch: idle copies, from place ``first`` on."""
+    step = batch[STEP_KEY]
+    return [idle_copy(batch, step, place, is_last=place == steps - 1) for place in range(first, steps)]
 
 
 def idle_copy(batch: Mapping[str, Any], step: StepInfo, place: int, *, is_last: bool) -> Batch:
@@ -106,59 +108,6 @@ def clip_grad_norm(parameters: Iterable[torch.nn.Parameter], most: float) -> flo
     return total
 
 
-class Meter:
-    """What a run did since it was last asked, over all ranks: loss by tokens, padding, utilisation, speed.
-
-    Only the loss has to be summed over ranks, once in :meth:`read`; the other figures are in every step's info.
-    ``device`` is where the process group's collectives take tensors. ``budget`` is the loader's, for the utilisation.
-    """
-
-    def __init__(self, *, budget: int, device: torch.device | str = "cpu", group: Any = None) -> None:
-        self._budget = budget
-        self._device = torch.device(device)
-        self._group = group
-        self._began = time.perf_counter()
-        self._sum = torch.zeros(2, dtype=torch.float64, device=self._device)
-        self._steps = self._samples = self._tokens = self._padded = self._supervised = 0
-        self._last: StepInfo | None = None
-
-    def add(self, step: StepInfo, loss: torch.Tensor | float) -> None:
-        """Enter a step and its own loss, the mean over this rank's supervised tokens, unscaled."""
-        value = loss.detach().to(self._device, torch.float64) if torch.is_tensor(loss) else loss
-        if step.supervised_tokens:
-            self._sum[0] += value * step.supervised_tokens
-        self._padded += step.padded_tokens
-        if not step.idle or step.global_samples:
-            self._steps += 1
-        self._samples += step.global_samples
-        self._tokens += step.global_tokens
-        self._supervised += step.global_supervised_tokens
-        self._last = step
-
-    def read(self) -> dict[str, float]:
-        """The figures since the last call. All ranks must call it at the same step."""
-        ranks = dist.get_world_size(self._group) if dist.is_available() and dist.is_initialized() else 1
-        self._sum[1] = self._padded
-        if ranks > 1:
-            dist.all_reduce(self._sum, group=self._group)
-        total, padded = self._sum.tolist()
-        seconds = time.perf_counter() - self._began
-        room = self._steps * ranks * self._budget
-        figures = {
-            "loss": total / self._supervised if self._supervised else 0.0,
-            "padding": 1 - self._tokens / padded if padded else 0.0,
-            "utilisation": self._tokens / room if room else 0.0,
-            "tokens_per_second": self._tokens / seconds,
-            "samples_per_second": self._samples / seconds,
-            "samples_seen": float(self._last.samples_seen) if self._last is not None else 0.0,
-            "epoch": float(self._last.epoch) if self._last is not None else 0.0,
-        }
-        self._began = time.perf_counter()
-        self._sum.zero_()
-        self._steps = self._samples = self._tokens = self._padded = self._supervised = 0
-        return figures
-
-
 class SampleSchedule:
     """A learning rate by samples, so that the curve is the same for any number of ranks and any batches.
 
@@ -209,18 +158,13 @@ def evaluate(model: torch.nn.Module, loader: Loader, *, device: torch.device | s
     """
     was_training = model.training
     model.eval()
-    sums = torch.zeros(2, dtype=torch.float64, device=device)
+    meter = Meter(budget=loader.settings.budget.tokens, device=device, group=group)
     for batch in loader:
-        step = batch.pop(STEP_KEY)
-        loss = model(**to_device(batch, device)).loss
-        if step.loss_scale:
-            sums[0] += loss.to(torch.float64) * step.supervised_tokens
-            sums[1] += step.supervised_tokens
-    if dist.is_available() and dist.is_initialized():
-        dist.all_reduce(sums, group=group)
+        step = pop_step(batch)
+        meter.add_evaluated(step, model(**to_device(batch, device)).loss)
+    meter.gather()
     model.train(was_training)
-    total, tokens = sums.tolist()
-    return total / tokens if tokens else 0.0
+    return meter.loss
 
 
 def to_device(batch: Mapping[str, Any], device: torch.device | str) -> Batch:

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from hf_support import RATE, Case, Watched, arguments, as_launched, model
+from hf_support import RATE, Case, Watched, arguments, model
 from ranks_data import Numbered
 from ranks_support import run_ranks, values
+from trainer_cases import DEADLINE, name_ranks
 
 import odb_stream as odb
-from odb_stream.adapters.huggingface import checkpoint as hf_checkpoint
+from odb_stream.adapters.checkpoint import state_name, write_state
+from odb_stream.adapters.huggingface.checkpoint import TRAINER_STATE, find
 
 CASE = Case((130,), epochs=2, settings={"grad_accum": 3, "layout": "packed"}, arguments={"lr_scheduler_type": "linear"})
 SAVES = {"save_strategy": "steps", "save_steps": 1}
@@ -79,9 +81,9 @@ def test_a_run_that_is_done_stays_so(through: Watched) -> None:
 def test_the_last_whole_checkpoint_is_taken(through: Watched, tmp_path: Path) -> None:
     for step in (2, 3, 4, 5):
         shutil.copytree(Path(through.args.output_dir, f"checkpoint-{step}"), tmp_path / f"checkpoint-{step}")
-    (tmp_path / "checkpoint-5" / hf_checkpoint.file_name(0, 1)).unlink()
+    (tmp_path / "checkpoint-5" / state_name(0, 1)).unlink()
     (tmp_path / "checkpoint-4" / "trainer_state.json").write_text('{"epoch": 1')
-    assert hf_checkpoint.find(True, str(tmp_path), odb.World()) == tmp_path / "checkpoint-3"
+    assert find(True, str(tmp_path), odb.World()) == tmp_path / "checkpoint-3"
     for step, told in ((5, "saving was cut off"), (4, "trainer_state.json is cut off"), (9, "no trainer_state.json")):
         with pytest.raises(odb.StateError, match=told):
             run(tmp_path, str(tmp_path / f"checkpoint-{step}"))
@@ -93,26 +95,26 @@ def test_nothing_to_resume_from_is_said(tmp_path: Path) -> None:
 
 
 def test_files_of_another_number_of_ranks_are_not_mistaken(tmp_path: Path) -> None:
-    (tmp_path / hf_checkpoint.TRAINER_STATE).write_text("{}")
+    (tmp_path / TRAINER_STATE).write_text("{}")
     for rank in range(2):
-        hf_checkpoint.write(tmp_path, odb.World(rank, 2), {})
-    (tmp_path / hf_checkpoint.file_name(0, 2)).unlink()
+        write_state(tmp_path, odb.World(rank, 2), {})
+    (tmp_path / state_name(0, 2)).unlink()
     with pytest.raises(odb.StateError, match=r"of 2 ranks those of rank \[0\] are missing"):
-        hf_checkpoint.find(str(tmp_path), "", odb.World())
-    hf_checkpoint.write(tmp_path, odb.World(0, 1), {})
-    assert [path.name for path in tmp_path.glob("odb_*")] == [hf_checkpoint.file_name(0, 1)]
+        find(str(tmp_path), "", odb.World())
+    write_state(tmp_path, odb.World(0, 1), {})
+    assert [path.name for path in tmp_path.glob("odb_*")] == [state_name(0, 1)]
 
 
 def test_a_state_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
-        hf_checkpoint.write(tmp_path, odb.World(), {"loader": object()})
+        write_state(tmp_path, odb.World(), {"loader": object()})
     assert not list(tmp_path.glob("odb_*"))
 
 
 def shared(folder: str, steps: int, resume: bool) -> list[list[int]]:
     """Train on numbers that all ranks share; the samples of each update."""
     if dist.is_initialized():
-        as_launched()
+        name_ranks()
     given = {"learning_rate": RATE, "max_steps": steps, "save_strategy": "steps", "save_steps": 2}
     args = arguments(folder, num_train_epochs=2, lr_scheduler_type="cosine", **given)
     pipeline = odb.Pipeline(odb.FromDataset(Numbered(240)))
@@ -132,7 +134,7 @@ def test_it_goes_on_with_another_number_of_ranks(before: int, after: int, tmp_pa
         if ranks == 1:
             held = [shared(str(tmp_path), steps, resume)]
         else:
-            held = values(run_ranks(shared, ranks, str(tmp_path), steps, resume, deadline=240.0))
+            held = values(run_ranks(shared, ranks, str(tmp_path), steps, resume, deadline=DEADLINE))
         return [number for updates in held for update in updates for number in update]
 
     done = on(before, 6, False)

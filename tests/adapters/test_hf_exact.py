@@ -10,7 +10,6 @@ from hf_support import (
     Case,
     Trained,
     arguments,
-    as_launched,
     listening,
     mean,
     model,
@@ -20,7 +19,7 @@ from hf_support import (
     train_all,
 )
 from ranks_support import run_ranks, values
-from trainer_cases import DEADLINE
+from trainer_cases import DEADLINE, name_ranks
 
 from odb_stream.adapters.huggingface import StreamTrainer
 
@@ -127,7 +126,7 @@ def test_logs_tell_of_the_stream(two: list[dict[str, Trained]]) -> None:
 def evaluated(shares: tuple[int, ...]) -> dict[str, list[float]]:
     """The loss of a fresh model on all samples, twice over, and each sample by itself; for both layouts."""
     if dist.is_initialized():
-        as_launched()
+        name_ranks()
     total, tokens = total_loss(model("qwen3"), list(range(sum(shares))))
     found = {}
     for layout in ("padded", "packed"):

@@ -255,7 +255,9 @@ def check_steps(job: Job, steps: list[Step]) -> None:
         counts = []
         for deliver in step:
             assert (deliver.totals, deliver.ends_epoch, deliver.state.step.index) == (
-                totals, step[0].ends_epoch, step[0].state.step.index,
+                totals,
+                step[0].ends_epoch,
+                step[0].state.step.index,
             )
             counts.append(check_group(job, deliver))
         together = Counts(*map(sum, zip(*counts, strict=True)))

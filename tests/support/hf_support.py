@@ -1,7 +1,6 @@
 """The Trainer on real ranks, and the same training in one process over all samples, compared update by update."""
 
 import logging
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from ranks_data import IGNORED, VOCABULARY, own_part, sample
-from ranks_training import losses, numbers_of
+from ranks_training import flat_gradient, losses, numbers_of
 from torch import nn
+from trainer_cases import name_ranks
 from transformers import Qwen3Config, Qwen3ForCausalLM, TrainerCallback, TrainingArguments
 
 import odb_stream as odb
@@ -247,20 +247,9 @@ def total_loss(alone: nn.Module, numbers: list[int]) -> tuple[torch.Tensor, int]
     return total, tokens
 
 
-def flat_gradient(trained: nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.grad.flatten() for parameter in trained.parameters()]).clone()
-
-
-def as_launched() -> None:
-    """Set what a launcher sets: by it accelerate knows that there are ranks."""
-    rank, size = str(dist.get_rank()), str(dist.get_world_size())
-    os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=size, LOCAL_WORLD_SIZE=size)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
-
-
 def train_all(cases: dict[str, Case]) -> dict[str, Trained]:
     """Train case after case in one process: starting one costs seconds."""
-    as_launched()
+    name_ranks()
     trained = {}
     for name, case in cases.items():
         print(name, flush=True)

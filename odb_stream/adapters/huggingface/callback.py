@@ -8,10 +8,11 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import ProgressCallback
 from transformers.utils.logging import tqdm
 
-from odb_stream.adapters.huggingface import checkpoint as hf_checkpoint
-from odb_stream.adapters.huggingface.figures import Figures
-from odb_stream.adapters.huggingface.progress import Progress
+from odb_stream.adapters.checkpoint import withdraw_state, write_state
+from odb_stream.adapters.huggingface.checkpoint import folder_of
+from odb_stream.adapters.huggingface.progress import SampleProgress
 from odb_stream.adapters.huggingface.stream import EvalStream, TrainStream
+from odb_stream.adapters.meter import Meter
 from odb_stream.loader import Loader
 
 
@@ -19,47 +20,46 @@ from odb_stream.loader import Loader
 class Run:
     """What a trainer and its callback share: the streams, how far training is, and its figures.
 
-    ``stretch`` are the figures since the last log, ``whole`` those of this call of ``train``, ``evaluation`` those of
-    the evaluation that runs, logged under ``evaluated_as``. ``checked`` says whether a batch was looked at.
+    ``since_log`` meters the steps since the last log, ``whole`` those of this call of ``train``.
     """
 
     stream: TrainStream
     evaluated: EvalStream | None
-    progress: Progress
-    stretch: Figures
-    whole: Figures
-    evaluation: Figures | None = None
-    evaluated_as: str = "eval"
-    checked: bool = False
-    step_at_start: int = 0
-    samples_at_start: int = 0
+    progress: SampleProgress
+    since_log: Meter
+    whole: Meter
 
     @property
     def loader(self) -> Loader:
         """The loader that is trained on."""
         return self.stream.loader
 
-    def next_stretch(self) -> None:
-        """Book the stretch and begin a new one."""
-        self.whole.add(self.stretch)
-        self.stretch.restart()
+    def book(self) -> None:
+        """Add the steps since the last log to the whole, and start again."""
+        self.whole.include(self.since_log)
+        self.since_log.restart()
 
 
 class StreamCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
-    """Keeps a run's progress. Comes before the user's callbacks, so that they see the true epoch."""
+    """Keeps a run's progress. Called before the user's callbacks, so that they see the true epoch."""
 
     def __init__(self) -> None:
-        self.run: Run | None = None
+        self._run: Run | None = None
+
+    def follow(self, run: Run) -> None:
+        """Keep the progress of this run. The Trainer wants its callbacks before it can make a run."""
+        self._run = run
 
     def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Show the epochs of the whole run, not only those that are left."""
-        if self.run is not None:
-            state.num_train_epochs = math.ceil(self.run.progress.epochs)
-            state.epoch = self.run.progress.epoch
+        if self._run is not None:
+            # Callbacks may change the Trainer's state and control: that is how transformers lets them steer it.
+            state.num_train_epochs = math.ceil(self._run.progress.epochs)
+            state.epoch = self._run.progress.epoch
 
     def on_optimizer_step(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
         """Enter the step that was made, and see whether it was the last of the epoch, or of the run."""
-        run = self.run
+        run = self._run
         if run is None or run.stream.windows is None or run.stream.windows.last is None:
             return
         run.progress.advance(run.stream.windows.last)
@@ -71,42 +71,43 @@ class StreamCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Set the true epoch; sum the figures where they are about to be logged."""
-        if self.run is None:
+        if self._run is None:
             return
-        state.epoch = self.run.progress.epoch
+        state.epoch = self._run.progress.epoch
         if control.should_log:
-            self.run.stretch.gather()
+            self._run.since_log.gather()
         if control.should_save:
-            hf_checkpoint.withdraw(hf_checkpoint.folder_of(args.output_dir, state.global_step), self.run.loader.world)
+            # The Trainer may write over a checkpoint of the same step: until all is there again it must not look whole.
+            withdraw_state(folder_of(args.output_dir, state.global_step), self._run.loader.world)
 
     def on_epoch_end(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
         """Sum the figures: what was not logged yet belongs to the whole run."""
-        if self.run is not None:
-            self.run.stretch.gather()
+        if self._run is not None:
+            self._run.since_log.gather()
 
     def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Write the loader's state of the step that the checkpoint is of; this makes the checkpoint whole."""
-        if self.run is None:
+        if self._run is None:
             return
-        progress, loader = self.run.progress, self.run.loader
+        progress, loader = self._run.progress, self._run.loader
         content = {
             "global_step": state.global_step,
             "progress": progress.plain(),
             "loader": loader.state_dict(progress.step),
         }
-        hf_checkpoint.write(hf_checkpoint.folder_of(args.output_dir, state.global_step), loader.world, content)
+        write_state(folder_of(args.output_dir, state.global_step), loader.world, content)
 
 
 class SampleBar(ProgressCallback):  # type: ignore[misc]  # transformers is untyped
-    """The Trainer's progress bar, by samples: how many there are is known (with an index), the steps never are."""
+    """The Trainer's progress bar, by samples: with an index their number is known; that of the steps never is."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: SampleProgress) -> None:
         super().__init__()
         self._progress = progress
         self._shown = 0
 
     def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Show the bar, at the place where a resumed run stands."""
+        """Show the bar, from where a resumed run continues."""
         if state.is_world_process_zero:
             self._shown = self._progress.position
             self.training_bar = tqdm(

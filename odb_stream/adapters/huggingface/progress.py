@@ -1,8 +1,8 @@
 """How far a run is, counted in samples over all ranks, and the learning rate that follows from it."""
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch.optim.lr_scheduler import LambdaLR
@@ -20,12 +20,12 @@ ENDLESS = 10**12
 
 
 @dataclass
-class Progress:
-    """Where a run stands; the same on all ranks.
+class SampleProgress:
+    """How far a run is; the same on all ranks.
 
-    ``per_epoch`` counts the samples of an epoch over all ranks, None where only reading can tell. ``before`` are those
-    of the epochs that are done, as they were emitted, ``within`` those of the running one. ``step`` is the last
-    finished step of the running epoch, None at its start.
+    ``per_epoch`` counts the samples of an epoch over all ranks, and is None where only reading can tell. ``before``
+    counts those that the ``done`` epochs emitted, ``within`` those of the running epoch. ``step`` is the last finished
+    step of the running epoch, and None at its start.
     """
 
     per_epoch: int | None
@@ -36,10 +36,20 @@ class Progress:
     step: int | None = None
 
     @classmethod
-    def of(cls, loader: Loader, epochs: float) -> "Progress":
+    def of(cls, loader: Loader, epochs: float) -> "SampleProgress":
         """The start of a run."""
         settings = loader.settings
         return cls(settings.quota if settings.closure == "quota" else loader.samples, epochs)
+
+    def restart(self) -> None:
+        """Go back to the start of the run."""
+        self.done = self.before = self.within = 0
+        self.step = None
+
+    def restore(self, plain: Mapping[str, Any]) -> None:
+        """Take over what :meth:`plain` gave to a checkpoint."""
+        self.done, self.before, self.within = plain["done"], plain["before"], plain["within"]
+        self.step = plain["step"]
 
     def advance(self, step: StepInfo) -> None:
         """Enter the last step of an optimizer step."""
@@ -90,11 +100,10 @@ class Progress:
 
     def plain(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        kept = asdict(self)
-        return {name: kept[name] for name in ("done", "before", "within", "step")}
+        return {"done": self.done, "before": self.before, "within": self.within, "step": self.step}
 
 
-def check_schedule(args: TrainingArguments, progress: Progress, by: str) -> None:
+def check_schedule(args: TrainingArguments, progress: SampleProgress, by: str) -> None:
     """Raise a ConfigError where the learning rate cannot follow the samples (or steps) as it was asked to."""
     if by not in ("samples", "steps"):
         raise ConfigError(f"schedule is {by!r}, but must be 'samples' or 'steps'")
@@ -123,6 +132,7 @@ def check_schedule(args: TrainingArguments, progress: Progress, by: str) -> None
 def follow_samples(scheduler: Any, progress: Callable[[], int]) -> Any:
     """Let a scheduler of transformers, made for a number of samples, look at ``progress()`` instead of its steps."""
     if isinstance(scheduler, LambdaLR):
+        # The public attribute of torch's scheduler. transformers offers no other way in: it builds the factors itself.
         scheduler.lr_lambdas = [_by(progress, factor) for factor in scheduler.lr_lambdas]
     return scheduler
 

@@ -2,15 +2,12 @@
 
 from collections import deque
 from collections.abc import Iterator
-from copy import copy
 
-from odb_stream.adapters.torch import idle_copy
+from odb_stream.adapters.torch import idle_copies
 from odb_stream.errors import OdbStreamError
 from odb_stream.loader import Loader
 from odb_stream.nodes.collate import STEP_KEY, Batch
 from odb_stream.sample import StepInfo
-
-Window = list[Batch]
 
 
 class TrainStream:
@@ -35,13 +32,13 @@ class Windows(Iterator[Batch]):
     def __init__(self, batches: Iterator[Batch], size: int) -> None:
         self._batches = batches
         self._size = size
-        self._ahead: Window | None = None
+        self._ahead: list[Batch] | None = None
         self._error: OdbStreamError | None = None
         self._single: deque[Batch] = deque()
         self.last: StepInfo | None = None
         """The last step, fillings apart, of the window that was taken."""
 
-    def take(self) -> Window:
+    def take(self) -> list[Batch]:
         """The batches of the next optimizer step; empty at the end of the epoch."""
         window = self._pull() if self._ahead is None else self._ahead
         if not window and self._error is not None:  # what came before it was trained on
@@ -49,7 +46,7 @@ class Windows(Iterator[Batch]):
         self._ahead = None
         for batch in window:
             step: StepInfo = batch[STEP_KEY]
-            if not is_filling(step):
+            if step.global_samples:  # else it only fills up the window
                 self.last = step
         return window
 
@@ -59,8 +56,8 @@ class Windows(Iterator[Batch]):
             self._ahead = self._pull()
         return bool(self._ahead) or self._error is not None
 
-    def _pull(self) -> Window:
-        window: Window = []
+    def _pull(self) -> list[Batch]:
+        window: list[Batch] = []
         try:
             for batch in self._batches:
                 window.append(batch)
@@ -70,10 +67,7 @@ class Windows(Iterator[Batch]):
             self._error = error
             return []
         if window:
-            last = window[-1]
-            step = copy(last[STEP_KEY])
-            places = range(len(window), self._size)
-            window += [idle_copy(last, step, place, is_last=place == self._size - 1) for place in places]
+            window += idle_copies(window[-1], len(window), self._size)
         return window
 
     def __next__(self) -> Batch:
@@ -94,8 +88,3 @@ class EvalStream:
     def __iter__(self) -> Iterator[Batch]:
         self.loader.load_state_dict(self._start)
         return iter(self.loader)
-
-
-def is_filling(step: StepInfo) -> bool:
-    """Whether a step only fills up a window: no rank has a sample in it."""
-    return step.global_samples == 0
