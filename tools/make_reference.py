@@ -29,6 +29,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "odb_stream.live": (),
     "odb_stream.adapters.checkpoint": (),
     "odb_stream.adapters.torch": (),
+    "odb_stream.adapters.meter": (),
     "odb_stream.adapters.huggingface": ("LoaderMixin", "StreamTrainer"),
     "odb_stream.adapters.accelerate": (),
     "odb_stream.adapters.lightning": (),
