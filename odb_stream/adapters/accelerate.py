@@ -27,7 +27,7 @@ from accelerate.utils import DistributedType
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from odb_stream.adapters.checkpoint import gathered, read_state, state_files, state_problem, write_state
+from odb_stream.adapters.loader_states import gathered, read_state, state_files, state_problem, write_state
 from odb_stream.errors import ConfigError, StateError
 from odb_stream.loader import Loader
 from odb_stream.sample import StepInfo

@@ -20,7 +20,7 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from torch.optim import Optimizer
 
-from odb_stream.adapters.checkpoint import gathered, state_for
+from odb_stream.adapters.loader_states import gathered, state_for
 from odb_stream.adapters.torch import Meter, SampleSchedule
 from odb_stream.errors import ConfigError
 from odb_stream.loader import Loader

@@ -14,8 +14,8 @@ from ranks_support import run_ranks, values
 from trainer_cases import DEADLINE, name_ranks
 
 import odb_stream as odb
-from odb_stream.adapters.checkpoint import state_name, write_state
 from odb_stream.adapters.huggingface.checkpoint import TRAINER_STATE, find
+from odb_stream.adapters.loader_states import state_name, write_state
 
 CASE = Case((130,), epochs=2, settings={"grad_accum": 3, "layout": "packed"}, arguments={"lr_scheduler_type": "linear"})
 SAVES = {"save_strategy": "steps", "save_steps": 1}

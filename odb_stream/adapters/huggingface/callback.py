@@ -8,10 +8,10 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import ProgressCallback
 from transformers.utils.logging import tqdm
 
-from odb_stream.adapters.checkpoint import withdraw_state, write_state
 from odb_stream.adapters.huggingface.checkpoint import folder_of
 from odb_stream.adapters.huggingface.progress import SampleProgress
 from odb_stream.adapters.huggingface.stream import EvalStream, TrainStream
+from odb_stream.adapters.loader_states import withdraw_state, write_state
 from odb_stream.adapters.meter import Meter
 from odb_stream.loader import Loader
 

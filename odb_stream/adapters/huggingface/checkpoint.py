@@ -5,7 +5,7 @@ from pathlib import Path
 from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from odb_stream.adapters.checkpoint import newest_whole, state_problem
+from odb_stream.adapters.loader_states import newest_whole, state_problem
 from odb_stream.config import World
 from odb_stream.errors import StateError
 

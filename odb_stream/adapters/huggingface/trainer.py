@@ -8,13 +8,13 @@ from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
-from odb_stream.adapters.checkpoint import read_state
 from odb_stream.adapters.huggingface.callback import Run, SampleBar, StreamCallback
 from odb_stream.adapters.huggingface.checkpoint import find
 from odb_stream.adapters.huggingface.checks import check_arguments, check_loaders, check_ranks
 from odb_stream.adapters.huggingface.packing import check_packing, check_positions, choose_attention
 from odb_stream.adapters.huggingface.progress import SampleProgress, check_schedule, follow_samples
 from odb_stream.adapters.huggingface.stream import EvalStream, TrainStream, Windows
+from odb_stream.adapters.loader_states import read_state
 from odb_stream.adapters.meter import Meter
 from odb_stream.errors import ConfigError
 from odb_stream.loader import Loader
