@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_support import CHAT_RECIPE, CHATS, TEMPLATE, write_jsonl
+from chat_templates import CHATML
+from cli_support import CHAT_RECIPE, CHATS, write_jsonl
+from stage_samples import byte_level
 from typer.testing import CliRunner
 
 from odb_stream.cli.main import app
@@ -47,18 +49,8 @@ def chats(tmp_path):
 @pytest.fixture(scope="session")
 def tokenizer_file(tmp_path_factory):
     """A byte-level BPE trained on the chats."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator([message["content"] for chat in CHATS for message in chat["messages"]], trainer)
+    words = " ".join(message["content"] for chat in CHATS for message in chat["messages"])
+    tokenizer = byte_level(words, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], 400)
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     tokenizer.save(str(path))
     return str(path)
@@ -93,4 +85,4 @@ def shards(cli, chats, tmp_path) -> Path:
 
 @pytest.fixture
 def chat_recipe(recipe, shards, tokenizer_file) -> Path:
-    return recipe(CHAT_RECIPE.format(template=TEMPLATE, shards=str(shards / "shard-*.tar"), tokenizer=tokenizer_file))
+    return recipe(CHAT_RECIPE.format(template=CHATML, shards=str(shards / "shard-*.tar"), tokenizer=tokenizer_file))

@@ -7,7 +7,8 @@ import sys
 from inspect import signature
 
 import pytest
-from cli_support import NUMBERS_RECIPE, SECONDS
+from cli_support import NUMBERS_RECIPE
+from waiting import PATIENCE
 
 from odb_stream.cli import inspect, run, simulate
 
@@ -34,7 +35,7 @@ def test_the_help_needs_no_heavy_library():
         "heavy = {'torch', 'torchdata', 'transformers', 'numpy', 'webdataset', 'obstore', 'tokenizers'}\n"
         "print(sorted(heavy & sys.modules.keys()))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=SECONDS)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert done.stdout.strip() == "[]"
 
 
@@ -85,7 +86,7 @@ def test_control_c_ends_with_130_and_one_line(recipe, workers):
     ) as process:
         assert process.stdout.readline() == "going\n"
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=SECONDS)
+        out, err = process.communicate(timeout=PATIENCE)
     spoken = [line for line in err.splitlines() if not line.startswith("dropped ")]
     assert (process.returncode, spoken) == (130, ["rank 0 of 1 reads its part of a dataset", "interrupted"])
     assert set(out.splitlines()) <= {"going"}

@@ -126,31 +126,26 @@ def test_the_verdict_says_who_waits_for_whom(share, cause, words):
     assert words in line
 
 
-def test_a_stretch_without_steps_gets_no_verdict():
-    assert verdict_of({"steps": 0, "seconds": 7.0, "wait_share": {"trainer": 0.0}}) == (
-        None, "no step was made of late",
-    )  # fmt: skip
+def test_a_span_without_steps_gets_no_verdict():
+    nothing = {"steps": 0, "seconds": 7.0, "wait_share": {"trainer": 0.0}}
+    assert verdict_of(nothing) == (None, "no step was made of late")
 
 
-def test_a_loader_that_is_set_back_begins_anew():
+def test_figures_start_over_when_another_state_was_loaded():
+    """An earlier state is noticed by its fewer steps; after a later one the caller restarts the view."""
     clock, loader = Clock(), Script()
     live = LiveView(loader, clock=clock)
     for _ in range(3):
         loader.step(10, 100, 100)
     clock.now += 1
     live.figures()
-    loader.mine = loader.everyone = [1, 10, 100, 100, 100]  # the state after the first step was loaded
+    loader.mine = loader.everyone = [1, 10, 100, 100, 100]  # the state after the first step
     clock.now += 1
     assert live.figures()["overall"]["samples_per_second"] == 0.0
     loader.step(10, 100, 100)
     clock.now += 2
     figures = live.figures()
     assert (figures["overall"]["samples_per_second"], figures["seconds"], figures["samples"]) == close((5, 2, 20))
-
-
-def test_restart_begins_anew_where_a_later_state_was_loaded():
-    clock, loader = Clock(), Script()
-    live = LiveView(loader, clock=clock)
     clock.now += 50
     loader.mine = loader.everyone = [1000, 10_000, 100_000, 100_000, 100_000]
     live.restart()

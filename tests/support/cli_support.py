@@ -5,8 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SECONDS = 120.0
-"""After this a process counts as hung; none takes nearly as long."""
+from waiting import PATIENCE
 
 CHATS = [
     {
@@ -17,11 +16,6 @@ CHATS = [
     }
     for number in range(60)
 ]
-
-TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 
 CHAT_RECIPE = """
 import odb_stream as odb
@@ -59,7 +53,7 @@ def build():
 def odb_stream(*arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
     """Run the program to its end."""
     command = [sys.executable, "-m", "odb_stream.cli.main", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, **settings)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, **settings)
 
 
 def write_jsonl(path: Path, rows: list) -> Path:
