@@ -143,18 +143,11 @@ def inspect(
     if budget is None:
         # An accelerator on which nothing fits allows 0 tokens; the policies are compared nevertheless.
         budget = (allowed.tokens if allowed is not None else 0) or DEFAULT_BUDGET
-    settings = SimulationSettings(
-        budget=budget,
-        layout=layout,
-        window=window,
-        lookahead=lookahead,
-        batch_size=batch_size,
-        world_size=world_size,
-    )
+    # As in Loader, the signature is spelled out for IDEs, help() and type checkers; from here on it is one value.
+    arguments = locals()
+    settings = SimulationSettings(**{setting.name: arguments[setting.name] for setting in fields(SimulationSettings)})
 
-    collected, prepare = collect(
-        pipeline, samples=samples, seed=seed, workers=workers, report_progress=progress
-    )
+    collected, prepare = collect(pipeline, samples=samples, seed=seed, workers=workers, report_progress=progress)
     decoding = decode_time(prepare, collected.to_decode)
     lengths = lengths_of_an_epoch(collected.lengths, collected.epoch_samples, seed)
     simulator = Simulator(lengths, settings, progress)
@@ -182,15 +175,14 @@ def inspect(
 def _suggestion(
     simulator: Simulator, collected: Collected, allowed: MemoryBudget | None, host_memory: int
 ) -> Suggestion:
+    # The mean, because a window of many samples is near it; the longest sample would suggest far too small a window.
     bytes_a_sample = sum(collected.held_bytes) / len(collected.held_bytes)
     window = suggest_window(simulator, bytes_a_sample=bytes_a_sample, host_memory=host_memory)
     return Suggestion(
         budget=allowed,
         oversize=None if allowed is None else allowed.oversize(collected.lengths),
         window=window,
-        lookahead=suggest_lookahead(
-            simulator, window.value, bytes_a_sample=bytes_a_sample, host_memory=host_memory
-        ),
+        lookahead=suggest_lookahead(simulator, window.value, bytes_a_sample=bytes_a_sample, host_memory=host_memory),
         host_memory=host_memory,
     )
 
