@@ -59,8 +59,7 @@ def test_it_goes_on_over_samples_and_shards(tmp_path: Path) -> None:
 
 def test_after_damage_it_goes_on_and_counts_what_is_whole_and_lost(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
-    address = write_tar_file(path, chat_files(40))
-    write_index(address, build_index(address))
+    address = write_tar_file(path, chat_files(40), indexed=True)
     data = bytearray(path.read_bytes())
     for header in (10, 20):
         data[header * 1024 : header * 1024 + 100] = b"\xff" * 100
@@ -82,8 +81,7 @@ def test_after_damage_it_goes_on_and_counts_what_is_whole_and_lost(tmp_path: Pat
 
 def test_an_index_that_does_not_fit_is_a_problem(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
-    address = write_tar_file(path, chat_files(3))
-    write_index(address, build_index(address))
+    address = write_tar_file(path, chat_files(3), indexed=True)
     # One bit of one letter: same size, same keys, same offsets.
     path.write_bytes(path.read_bytes().replace(b"message 00001", b"message 00000"))
     report = check_shard(address)

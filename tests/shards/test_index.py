@@ -38,8 +38,7 @@ def test_the_same_shard_gives_the_same_bytes(shard: str) -> None:
 
 
 def test_an_empty_shard_has_an_index(tmp_path: Path) -> None:
-    empty = write_tar_file(tmp_path / "empty.tar", [])
-    write_index(empty, build_index(empty))
+    empty = write_tar_file(tmp_path / "empty.tar", [], indexed=True)
     assert read_count(empty) == 0
     assert read_index(empty) == ShardIndex(Path(empty).stat().st_size, (), (), ())
 

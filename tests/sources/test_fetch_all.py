@@ -11,10 +11,10 @@ from make_tars import REPEATABLE, tar_bytes, watch_streams, write_tar_file
 
 from odb_stream.config import World
 from odb_stream.errors import ShardError
-from odb_stream.sample import START, Record, SampleRef
+from odb_stream.sample import START, SampleRef
 from odb_stream.shards.coalescing import coalesced_starts
-from odb_stream.shards.index import index_address, write_index
-from odb_stream.shards.reader import SampleStart, build_index
+from odb_stream.shards.index import index_address
+from odb_stream.shards.reader import SampleStart
 from odb_stream.sources.dataset import FromDataset
 from odb_stream.sources.shard_reading import ShardReading
 from odb_stream.sources.shards import Shards
@@ -30,22 +30,12 @@ def shards_of(folder: Path, sizes: list[list[int]], *, indexed: bool) -> str:
             files.append((f"{number:03d}.txt", b"t" * length))
             if length % 2:
                 files.append((f"{number:03d}.0.jpg", bytes([number % 250]) * length))
-        address = write_tar_file(folder / f"part-{shard}.tar", files)
-        if indexed:
-            write_index(address, build_index(address))
+        write_tar_file(folder / f"part-{shard}.tar", files, indexed=indexed)
     return f"{folder}/part-*.tar"
 
 
 def open_one(urls: str, on_damage: str = "error") -> ShardReading:
     return Shards(urls, on_damage=on_damage).reading(World(), seed=0, epoch=0)  # type: ignore[arg-type]
-
-
-def check_again(reading: ShardReading, records: list[Record], epochs: list[int]) -> None:
-    """These records come again, in this order, all at once as well as one by one, with these epochs."""
-    held = [(record.ref, epoch) for record, epoch in zip(records, epochs, strict=True)]
-    together = reading.fetch_all(held)
-    assert together == [replace(record, position=START, epoch=e) for record, e in zip(records, epochs, strict=True)]
-    assert together == [reading.fetch_all([one])[0] for one in held]
 
 
 @settings(REPEATABLE, max_examples=60)
@@ -62,7 +52,11 @@ def test_many_at_once_are_as_one_by_one(
     reading = open_one(urls, on_damage)
     whole = list(reading.records())
     chosen = data.draw(st.lists(st.sampled_from(whole), max_size=20))
-    check_again(reading, chosen, data.draw(st.lists(st.integers(0, 2), min_size=len(chosen), max_size=len(chosen))))
+    epochs = data.draw(st.lists(st.integers(0, 2), min_size=len(chosen), max_size=len(chosen)))
+    held = [(record.ref, epoch) for record, epoch in zip(chosen, epochs, strict=True)]
+    together = reading.fetch_all(held)
+    assert together == [replace(record, position=START, epoch=e) for record, e in zip(chosen, epochs, strict=True)]
+    assert together == [reading.fetch_all([one])[0] for one in held]
 
 
 @pytest.mark.parametrize(("on_damage", "indexed"), KINDS)

@@ -50,9 +50,7 @@ def shard_of(folder: Path, number: int, samples: int, *, indexed: bool) -> Path:
         if int(name[-6]) % 2:
             files.append((name.replace("json", "0.jpg"), b"jpeg" * 200))
     path = folder / f"part-{number}.tar"
-    address = write_tar_file(path, files)
-    if indexed:
-        write_index(address, build_index(address))
+    write_tar_file(path, files, indexed=indexed)
     return path
 
 
@@ -66,12 +64,8 @@ def shard_of(folder: Path, number: int, samples: int, *, indexed: bool) -> Path:
 )
 def test_every_item_falls_to_one_rank_and_resume_is_exact(
     tmp_path_factory: pytest.TempPathFactory,
-    counts: list[int],
-    blocks: list[int],
-    indexed: bool,
-    shuffle: bool,
-    ranks: int,
-) -> None:
+    counts: list[int], blocks: list[int], indexed: bool, shuffle: bool, ranks: int,
+) -> None:  # fmt: skip
     folder = tmp_path_factory.mktemp("shards")
     for number, samples in enumerate(counts):
         damage(shard_of(folder, number, samples, indexed=indexed), *blocks[: number + 1])

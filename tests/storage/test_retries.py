@@ -92,30 +92,27 @@ def test_a_request_is_repeated_until_it_succeeds(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("text", "cause", "words"),
     [
-        ("status", Cause.TEMPORARY, "the connection broke"),
-        ("Server returned non-2xx status code: 503 Service Unavailable: <Code>SlowDown</Code>", Cause.TEMPORARY,
-         "the server answered 503 Service Unavailable (SlowDown)"),
-        ("non-2xx status code: 429 Too Many Requests: ", Cause.TEMPORARY, "the server answered 429 Too Many Requests"),
-        ("non-2xx status code: 599 ", Cause.TEMPORARY, "the server answered 599"),
-        ("non-2xx status code: 501 ", Cause.PERMANENT, "the server answered 501 Not Implemented"),
-        ("non-2xx status code: 400 Bad Request: <Code>RequestTimeout</Code>", Cause.TEMPORARY,
-         "the server answered 400 Bad Request (RequestTimeout)"),
-        ("non-2xx status code: 400 Bad Request: <Code>InvalidArgument</Code>", Cause.PERMANENT,
-         "the server answered 400 Bad Request (InvalidArgument)"),
-        ("non-2xx status code: 400 Bad Request: <Code>ExpiredToken</Code>", Cause.DENIED,
-         "the server answered 400 Bad Request (ExpiredToken)"),
-        ("non-2xx status code: 404 Not Found: <Code>NoSuchBucket</Code>", Cause.NO_BUCKET,
-         "the server answered 404 Not Found (NoSuchBucket)"),
-        ("non-2xx status code: 403 Forbidden: ", Cause.DENIED, "the server answered 403 Forbidden"),
-        ("failed (code: AccessDenied)", Cause.DENIED, "the server answered AccessDenied"),
-        ("GET http://169.254.169.254/latest: non-2xx status code: 403 ", Cause.NO_CREDENTIALS,
+        ("status", "TEMPORARY", "the connection broke"),
+        ("503 Service Unavailable: <Code>SlowDown</Code>", "TEMPORARY", "503 Service Unavailable (SlowDown)"),
+        ("429 Too Many Requests: ", "TEMPORARY", "429 Too Many Requests"),
+        ("599 ", "TEMPORARY", "599"),
+        ("501 ", "PERMANENT", "501 Not Implemented"),
+        ("400 Bad Request: <Code>RequestTimeout</Code>", "TEMPORARY", "400 Bad Request (RequestTimeout)"),
+        ("400 Bad Request: <Code>InvalidArgument</Code>", "PERMANENT", "400 Bad Request (InvalidArgument)"),
+        ("400 Bad Request: <Code>ExpiredToken</Code>", "DENIED", "400 Bad Request (ExpiredToken)"),
+        ("404 Not Found: <Code>NoSuchBucket</Code>", "NO_BUCKET", "404 Not Found (NoSuchBucket)"),
+        ("403 Forbidden: ", "DENIED", "403 Forbidden"),
+        ("failed (code: AccessDenied)", "DENIED", "the server answered AccessDenied"),
+        ("GET http://169.254.169.254/latest: non-2xx status code: 403 ", "NO_CREDENTIALS",
          "the server answered 403 Forbidden"),
-        ("kind: Connect, ConnectionRefused", Cause.TEMPORARY, "no server answers there (connection refused)"),
-        ("kind: Connect, dns error", Cause.TEMPORARY, "the name of the host is not known"),
-        ("source: BadScheme", Cause.PERMANENT,
+        ("kind: Connect, ConnectionRefused", "TEMPORARY", "no server answers there (connection refused)"),
+        ("kind: Connect, dns error", "TEMPORARY", "the name of the host is not known"),
+        ("source: BadScheme", "PERMANENT",
          "the endpoint has no encryption: set AWS_ALLOW_HTTP=true, or Storage.endpoint"),
     ],
 )  # fmt: skip
-def test_causes_and_words_of_failures(text: str, cause: Cause, words: str) -> None:
+def test_causes_and_words_of_failures(text: str, cause: str, words: str) -> None:
+    if text[0].isdigit():
+        text, words = f"Server returned non-2xx status code: {text}", f"the server answered {words}"
     failure = explain(OSError(text))
-    assert (failure.cause, failure.words) == (cause, words)
+    assert (failure.cause, failure.words) == (Cause[cause], words)

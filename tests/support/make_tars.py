@@ -34,9 +34,13 @@ def tar_bytes(files: Iterable[tuple[str, bytes]], tar_format: int = tarfile.GNU_
     return stream.getvalue()
 
 
-def write_tar_file(path: Path, files: Iterable[tuple[str, bytes]], tar_format: int = tarfile.GNU_FORMAT) -> str:
-    """Write :func:`tar_bytes` to a file; returns its address."""
+def write_tar_file(
+    path: Path, files: Iterable[tuple[str, bytes]], tar_format: int = tarfile.GNU_FORMAT, *, indexed: bool = False
+) -> str:
+    """Write :func:`tar_bytes` to a file, and perhaps its index beside it; returns the file's address."""
     path.write_bytes(tar_bytes(files, tar_format))
+    if indexed:
+        write_index(str(path), build_index(str(path)))
     return str(path)
 
 
@@ -73,9 +77,7 @@ def chat_files(samples: int, prefix: str = "") -> list[tuple[str, bytes]]:
 def write_counts(folder: Path, counts: Iterable[int], *, indexed: bool) -> str:
     """Shards of these many samples, with or without indexes; returns the glob that names them."""
     for shard, count in enumerate(counts):
-        address = write_tar_file(folder / f"part-{shard}.tar", chat_files(count, prefix=f"s{shard}/"))
-        if indexed:
-            write_index(address, build_index(address))
+        write_tar_file(folder / f"part-{shard}.tar", chat_files(count, prefix=f"s{shard}/"), indexed=indexed)
     return f"{folder}/part-*.tar"
 
 
