@@ -3,7 +3,7 @@
 - MeasureImages (``images``): image files to measured images.
 - RandomResize, RandomCrop, RandomFlip, ColorJitter and your own transforms (``images``): planned now, applied later.
 - ChatTemplate (``chat``): messages to text, with the spans to learn from.
-- Tokenize (``tokenize``, with the encoder in ``encoding``): text to ids and labels.
+- Tokenize (``tokenize``): text to ids and labels.
 - ExpandVisualTokens (``visual``, with models' measures in ``families`` and positions in ``rope``): one placeholder per
   image to one token per feature.
 
