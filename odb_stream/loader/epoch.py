@@ -42,8 +42,8 @@ class EpochIterator(Iterator[Batch]):
         self._scale_flag = LossScaleFlag()
         self._ended = False
         self._superseded = False
-        # A loop that is left with `break` drops its iterator: the pipeline is closed then. A finalizer and no __del__,
-        # because at the end of the interpreter it still runs before the modules that it needs are taken down.
+        # A loop that ends with `break` drops its iterator, which then closes the pipeline. By a finalizer, not __del__:
+        # at interpreter exit a finalizer still runs before the modules that it needs are torn down.
         self._finalizer = weakref.finalize(self, pipeline.close)
 
     def __next__(self) -> Batch:
@@ -64,13 +64,13 @@ class EpochIterator(Iterator[Batch]):
             self._end()
         state = self._pipeline.state_after(step, epoch=self._number + step.ends_epoch)
         self._history.add(state, step=step.info.step)
-        # Alone the scale is 1 unless windows are accumulated, so a loop may ignore it.
+        # On a single rank the scale is 1 unless steps accumulate: a loop may ignore it, and gets no warning.
         batch[STEP_KEY] = step.info if self._world.size == 1 else guarded(step.info, self._scale_flag)
         return batch
 
     @property
     def pipeline(self) -> RankPipeline:
-        """Where the batches come from."""
+        """The pipeline that yields the batches."""
         return self._pipeline
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class EpochIterator(Iterator[Batch]):
         self._finalizer.detach()
 
     def _finish(self) -> None:
-        """The data came to an end."""
+        """The data ended."""
         self._end()
         self._pipeline.settle(ended=True)
         following = self._number + 1

@@ -1,4 +1,4 @@
-"""StateHistory: the states after the last steps of an epoch, for trainers that save one while they pull ahead."""
+"""StateHistory: the states after the last steps of an epoch, for trainers that save one while they fetch ahead."""
 
 from collections import deque
 
@@ -7,9 +7,9 @@ from odb_stream.errors import StateError
 
 
 class StateHistory:
-    """The last ``most`` states, by the step that they follow; the start and the end of an epoch follow none.
+    """The last ``most`` states, by the step that they follow. Those of the start and the end of an epoch follow none.
 
-    States share the round that they lie in, so one more costs little.
+    All states of a round share its large part, so one more costs little.
     """
 
     def __init__(self, most: int, start: RunState) -> None:
@@ -17,11 +17,11 @@ class StateHistory:
 
     @property
     def newest(self) -> RunState:
-        """The state of the run now."""
+        """The current state of the run."""
         return self._states[-1][1]
 
     def add(self, state: RunState, *, step: int | None = None) -> None:
-        """Add a state, which is the newest from now on."""
+        """Add a state, which becomes the newest."""
         self._states.append((step, state))
 
     def begin(self, state: RunState) -> None:
@@ -33,6 +33,6 @@ class StateHistory:
         """The state after a step. Raises StateError for a step that was not made, or too long ago."""
         states = {after: state for after, state in self._states if after is not None}
         if step not in states:
-            kept = f"{min(states)} to {max(states)}" if states else "none yet"
-            raise StateError(f"there is no state after step {step} of this epoch; kept are those of steps: {kept}")
+            kept = f"those of steps {min(states)} to {max(states)} are" if states else "none yet is"
+            raise StateError(f"there is no state after step {step} of this epoch; {kept} kept")
         return states[step]

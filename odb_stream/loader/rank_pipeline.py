@@ -130,7 +130,7 @@ class RankPipeline:
     def dropped(self) -> Dropped:
         """What was dropped so far."""
         mine = self._pack.report()
-        # Alone the own report is newer: that of all ranks is as of the last round header.
+        # A single rank uses its own report, which is newer: that of all ranks is as of the last round header.
         everyone = self._program.report if self._context.world.size > 1 else mine
         return Dropped(mine, self._drops.by_source, everyone)
 
@@ -144,7 +144,7 @@ class RankPipeline:
         self.settle(ended=False)
 
     def settle(self, *, ended: bool) -> None:
-        """Enter drops and abandoned samples into the statistics, once; ``ended`` tells that the data came to an end."""
+        """Enter drops and abandoned samples into the statistics, once. ``ended``: the data ended, none is abandoned."""
         if self.settled:
             return
         self.settled = True
@@ -154,6 +154,6 @@ class RankPipeline:
             return
         expected = self._passes.samples
         if expected is None or self._context.settings.closure == "quota":
-            expected = self._pack.received  # nobody knows how many records would have come: count those that did
+            expected = self._pack.received  # the full number is unknown, so only what arrived can be abandoned
         moved = self._align.moved_in - self._align.moved_out
         self._statistics.count_abandoned(expected + moved - self._taken - self._drops.by_reason.total())

@@ -37,7 +37,7 @@ class GuardedStepInfo(StepInfo):
         _slot("loss_scale").__set__(self, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy as a plain step info: a flag in another process would tell nobody."""
+        """Pickle and copy as a plain step info: nobody reads the flag in another process."""
         return _plain, (_values(self),)
 
 

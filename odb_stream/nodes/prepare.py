@@ -60,7 +60,7 @@ class PrepareRecords(BaseNode[RecordOutcome]):
             records, future = self._ahead.popleft()
             with self._waits.on("workers"):
                 chunk = self._pool.wait(future)
-            # Refill before this chunk is unpacked: the workers go on while packing looks at its samples.
+            # Refill before this chunk is unpacked: the workers continue while packing takes its samples.
             self._submit()
             self._outcomes = map(RecordOutcome, records, chunk.results(records))
 

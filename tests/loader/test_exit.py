@@ -1,4 +1,4 @@
-"""The end of the interpreter, in the midst of an epoch: nothing is said, and nothing stays behind."""
+"""The interpreter exits in the middle of an epoch: quietly, and without waiting."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ for _ in range(3):
 
 
 @pytest.mark.parametrize(("closure", "quota"), [("join", None), ("quota", 4_000)])
-def test_a_program_may_end_amid_an_epoch(closure: str, quota: int | None) -> None:
+def test_a_program_may_exit_mid_epoch(closure: str, quota: int | None) -> None:
     """An iterator that was closed by its ``__del__`` only met an interpreter half taken down."""
     command = [sys.executable, "-c", SCRIPT % (closure, quota)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

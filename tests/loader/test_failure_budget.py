@@ -24,7 +24,7 @@ def consume(stream: odb.Loader) -> int:
     return sum(odb.pop_step(batch).samples for batch in stream)
 
 
-def test_a_few_damaged_samples_are_borne_and_counted() -> None:
+def test_a_few_damaged_samples_are_tolerated_and_counted() -> None:
     with loader(Ready(200), broken_fifths) as stream:
         assert consume(stream) == 160
         assert stream.report()["damaged"] == stream.report()["global"]["damaged"] == 40
@@ -50,7 +50,7 @@ def test_what_is_left_out_on_purpose_does_not_count() -> None:
         assert consume(stream) == 1600
 
 
-def test_damaged_samples_are_listed_and_a_file_goes_on(tmp_path: Path) -> None:
+def test_damaged_samples_are_listed_and_a_file_is_continued(tmp_path: Path) -> None:
     for _ in range(2):
         with loader(Ready(100), broken_fifths, quarantine=str(tmp_path / "bad")) as stream:
             consume(stream)

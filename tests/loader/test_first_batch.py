@@ -1,4 +1,4 @@
-"""The first batch comes early: after a bounded number of records, however many there are, at default settings."""
+"""The first batch is early: at default settings it takes a bounded number of records, however many there are."""
 
 import pytest
 from loader_data import Ready
