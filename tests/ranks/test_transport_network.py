@@ -8,6 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -41,19 +42,12 @@ class Site:
             "GLOO_SOCKET_IFNAME": self.interface,
             "RES_OPTIONS": "timeout:1 attempts:1",
         }
+        program = [sys.executable, SCRIPT, rank, size, HERE, 29500, TIMEOUT]
         return subprocess.Popen(
-            [
-                "ip",
-                "netns",
-                "exec",
-                self.name,
-                sys.executable,
-                str(SCRIPT),
-                *map(str, (rank, size, HERE, 29500, TIMEOUT)),
-            ],
+            ["ip", "netns", "exec", self.name, *map(str, program)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            bufsize=0,  # so that all that was not read shows in the pipe
+            bufsize=0,  # so that everything unread stays in the pipe, where `select` sees it
             env=environment,
         )
 
@@ -64,22 +58,32 @@ def sites() -> Iterator[tuple[Site, Site]]:
         pytest.skip("needs root and iproute2 for network namespaces")
     mark = uuid.uuid4().hex[:6]
     here, there = Site(f"odb{mark}a"), Site(f"odb{mark}b")
-    try:
-        ip("netns", "add", here.name)
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"cannot make a network namespace here: {error.stderr.decode().strip()}")
-    try:
-        ip("netns", "add", there.name)
-        try:
-            peer = ("peer", "name", there.interface, "netns", there.name)
-            ip("link", "add", here.interface, "netns", here.name, "type", "veth", *peer)
-            here.set_up(HERE)
-            there.set_up(THERE)
-            yield here, there
-        finally:
-            ip("netns", "del", there.name)
-    finally:
-        ip("netns", "del", here.name)
+    with ExitStack() as undo:
+        for site in (here, there):
+            try:
+                ip("netns", "add", site.name)
+            except subprocess.CalledProcessError as error:
+                pytest.skip(f"cannot make a network namespace here: {error.stderr.decode().strip()}")
+            undo.callback(ip, "netns", "del", site.name)
+        peer = ("peer", "name", there.interface, "netns", there.name)
+        ip("link", "add", here.interface, "netns", here.name, "type", "veth", *peer)
+        here.set_up(HERE)
+        there.set_up(THERE)
+        yield here, there
+
+
+@pytest.fixture
+def ranks(sites: tuple[Site, Site]) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """Ranks 0 and 1 on the side of the store, rank 2 on the other; all know each other by 10.x addresses."""
+    processes = []
+    with ExitStack() as ends:
+        for rank, site in enumerate((sites[0], *sites)):
+            processes.append(site.start(rank, 3))
+            ends.callback(processes[-1].communicate)
+            ends.callback(processes[-1].kill)
+        for process in processes:
+            assert read_line(process) == "ready"
+        yield processes
 
 
 def read_line(process: "subprocess.Popen[bytes]") -> str:
@@ -91,55 +95,28 @@ def read_line(process: "subprocess.Popen[bytes]") -> str:
     return process.stdout.readline().decode().strip()
 
 
-def start_all(sites: tuple[Site, Site]) -> list["subprocess.Popen[bytes]"]:
-    """Ranks 0 and 1 on the side of the store, rank 2 on the other; all know each other by 10.x addresses."""
-    here, there = sites
-    processes = [here.start(0, 3), here.start(1, 3), there.start(2, 3)]
-    try:
-        for process in processes:
-            assert read_line(process) == "ready"
-    except AssertionError:
-        end_all(processes)
-        raise
-    return processes
-
-
-def end_all(processes: list["subprocess.Popen[bytes]"]) -> None:
-    for process in processes:
-        process.kill()
-        process.communicate()
+@pytest.mark.slow
+def test_a_cut_network_fails_on_both_sides_within_the_timeout(
+    sites: tuple[Site, Site], ranks: list["subprocess.Popen[bytes]"]
+) -> None:
+    ip("-n", sites[1].name, "link", "set", sites[1].interface, "down")
+    assert ranks[2].stdin is not None
+    ranks[2].stdin.write(b"\n")
+    said = [json.loads(read_line(process)) for process in ranks]
+    assert [kind for kind, _ in said] == ["AlignmentTimeout"] * 3
+    for _, message in said[:2]:
+        assert message.startswith("rank 2 gave no sign of life for ")
+    assert said[2][1].startswith("ranks 0, 1 cannot be reached: ")
+    for process in ranks:
+        assert read_line(process) == "closed"
+    for process in ranks:
+        assert process.wait(PATIENCE) == 0
 
 
 @pytest.mark.slow
-def test_a_cut_network_fails_on_both_sides_within_the_timeout(sites: tuple[Site, Site]) -> None:
-    processes = start_all(sites)
-    try:
-        ip("-n", sites[1].name, "link", "set", sites[1].interface, "down")
-        assert processes[2].stdin is not None
-        processes[2].stdin.write(b"\n")
-        said = [json.loads(read_line(process)) for process in processes]
-        for kind, message in said[:2]:
-            assert kind == "AlignmentTimeout"
-            assert message.startswith("rank 2 gave no sign of life for ")
-        kind, message = said[2]
-        assert kind == "AlignmentTimeout"
-        assert message.startswith("ranks 0, 1 cannot be reached: ")
-        for process in processes:
-            assert read_line(process) == "closed"
-        for process in processes:
-            assert process.wait(PATIENCE) == 0
-    finally:
-        end_all(processes)
-
-
-@pytest.mark.slow
-def test_a_rank_killed_on_another_host_is_named_at_once(sites: tuple[Site, Site]) -> None:
-    """The hosts know each other by one address. Were only the timeout left, it would be an AlignmentTimeout."""
-    processes = start_all(sites)
-    try:
-        processes[2].kill()
-        for process in processes[:2]:
-            kind, message = json.loads(read_line(process))
-            assert (kind, message[:11]) == ("PeerError", "rank 2 died")
-    finally:
-        end_all(processes)
+def test_a_rank_killed_on_another_host_is_named_at_once(ranks: list["subprocess.Popen[bytes]"]) -> None:
+    """The hosts know each other by one address. If only the timeout were left, it would be an AlignmentTimeout."""
+    ranks[2].kill()
+    for process in ranks[:2]:
+        kind, message = json.loads(read_line(process))
+        assert (kind, message[:11]) == ("PeerError", "rank 2 died")
