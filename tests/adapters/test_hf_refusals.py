@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from hf_support import Case, Watched, arguments, model
-from ranks_data import VOCABULARY, Numbered, numbered_text, write_shard
+from ranks_data import VOCABULARY, Numbered, numbered_text, write_numbers
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausalLM
 
@@ -66,7 +66,7 @@ def test_a_loader_for_other_ranks(tmp_path: Path) -> None:
 
 
 def unindexed(tmp_path: Path) -> odb.Pipeline:
-    return odb.Pipeline(odb.Shards(write_shard(tmp_path / "shard-000000.tar", 60, indexed=False)), numbered_text)
+    return odb.Pipeline(odb.Shards(write_numbers(tmp_path / "shard-000000.tar", 60, indexed=False)), numbered_text)
 
 
 def test_an_unknown_end_needs_a_schedule_without_one(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from make_tars import write_texts
 from ranks_support import run_ranks, values
 from test_resume_loader import edited
-from test_resume_pipelines import SMALL, letters, write
+from test_resume_pipelines import SMALL, letters
 
 import odb_stream as odb
 from odb_stream.checkpoint import merge
@@ -94,13 +95,13 @@ def check(addresses: list[str], worlds: list[tuple[int, int | None]], kind: dict
 )
 @pytest.mark.parametrize("kind", [{}, {"mixed": True}, {"shuffle": False, "settings": {"layout": "packed"}}], ids=str)
 def test_any_number_of_ranks_goes_on_with_exactly_the_rest(tmp_path: Path, worlds: list, kind: dict) -> None:
-    check(write(tmp_path, COUNTS, indexed=True), worlds, kind)
+    check(write_texts(tmp_path, COUNTS, indexed=True), worlds, kind)
 
 
 @pytest.mark.slow
 def test_in_the_last_round_too(tmp_path: Path) -> None:
     """Groups have been split and moved: a whole run of two ranks makes 20 steps or more."""
-    addresses = write(tmp_path, COUNTS, indexed=True)
+    addresses = write_texts(tmp_path, COUNTS, indexed=True)
     total = len(values(run_ranks(go_on, 2, addresses, None, None, {}))[0]["numbers"])
     for steps in (total - 1, total):
         check(addresses, [(2, steps), (3, None)], {})
@@ -111,7 +112,7 @@ def states_of(addresses: list[str], steps: int, ranks: int = 2, **kind: Any) -> 
 
 
 def test_at_the_start_of_an_epoch_nothing_is_left_out(tmp_path: Path) -> None:
-    addresses = write(tmp_path, [30, 20], indexed=False)
+    addresses = write_texts(tmp_path, [30, 20], indexed=False)
     with odb.Loader(pipeline(addresses), **SMALL) as stream:
         state = merge([stream.state_dict()])
         stream.load_state_dict(state)
@@ -119,7 +120,7 @@ def test_at_the_start_of_an_epoch_nothing_is_left_out(tmp_path: Path) -> None:
 
 
 def test_states_that_do_not_belong_together_are_refused_by_name(tmp_path: Path) -> None:
-    addresses = write(tmp_path, COUNTS, indexed=True)
+    addresses = write_texts(tmp_path, COUNTS, indexed=True)
     first, second = states_of(addresses, 3)
     later = states_of(addresses, 4)[1]
     quota = [edited(one, "identity.settings.closure", "'quota'") for one in (first, second)]
@@ -144,7 +145,7 @@ def test_states_that_do_not_belong_together_are_refused_by_name(tmp_path: Path) 
 
 
 def test_without_an_index_it_is_refused_before_the_first_batch(tmp_path: Path) -> None:
-    addresses = write(tmp_path, COUNTS, indexed=False)
+    addresses = write_texts(tmp_path, COUNTS, indexed=False)
     state = merge(states_of(addresses, 3))
     with odb.Loader(pipeline(addresses), **SMALL) as stream:
         with pytest.raises(odb.StateError, match=r"on 2 ranks and there are 1 now.*odb-stream index"):

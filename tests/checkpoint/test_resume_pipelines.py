@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 from loader_data import Ready, jitter
+from make_tars import write_texts
 from resume_support import check_every_cut
 
 import odb_stream as odb
-from odb_stream.shards.index import write_index
-from odb_stream.shards.reader import build_index
-from odb_stream.shards.writer import write_shards
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "pipelines"))
@@ -26,32 +24,17 @@ def letters(sample: odb.Sample) -> dict:
     return {"input_ids": [ord(letter) % 90 for letter in sample["text"]]}
 
 
-def write(folder: Path, counts: list[int], *, indexed: bool) -> list[str]:
-    """Shards of these many texts of 5 to 60 letters."""
-    addresses = []
-    for shard, count in enumerate(counts):
-        texts = (
-            (f"{shard}-{number:03d}", {"txt": f"{shard} {number} ".ljust(5 + number * 37 % 56, "x").encode()})
-            for number in range(count)
-        )
-        (written,) = write_shards(texts, str(folder / f"{shard}"), samples_per_shard=count)
-        if indexed:
-            write_index(written.address, build_index(written.address))
-        addresses.append(written.address)
-    return addresses
-
-
 @pytest.mark.parametrize("indexed", [True, False])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_over_shards(tmp_path: Path, indexed: bool, shuffle: bool) -> None:
-    addresses = write(tmp_path, [40, 300, 25], indexed=indexed)
+    addresses = write_texts(tmp_path, [40, 300, 25], indexed=indexed)
     pipeline = odb.Pipeline(odb.Shards(addresses, shuffle=shuffle), letters, jitter)
     check_every_cut(lambda: odb.Loader(pipeline, **SMALL), cuts=range(0, 60, 3))
 
 
 @pytest.mark.parametrize("indexed", [True, False])
 def test_over_damaged_shards_every_loss_is_counted_once(tmp_path: Path, indexed: bool) -> None:
-    addresses = write(tmp_path, [60, 60], indexed=indexed)
+    addresses = write_texts(tmp_path, [60, 60], indexed=indexed)
     for address in addresses:
         data = bytearray(Path(address).read_bytes())
         for sample in (11, 12, 40):
@@ -70,7 +53,7 @@ def test_over_damaged_shards_every_loss_is_counted_once(tmp_path: Path, indexed:
 
 @pytest.mark.parametrize("mode", ["weights", "once"])
 def test_over_a_mix(tmp_path: Path, mode: str) -> None:
-    text = odb.Pipeline(odb.Shards(write(tmp_path, [50], indexed=True)), letters)
+    text = odb.Pipeline(odb.Shards(write_texts(tmp_path, [50], indexed=True)), letters)
     ready = odb.Pipeline(odb.FromDataset(Ready(30)))
     pipeline = odb.Pipeline(odb.Mix({"text": (text, 2), "ready": (ready, 1)}, mode=mode), jitter)
     check_every_cut(lambda: odb.Loader(pipeline, **SMALL))

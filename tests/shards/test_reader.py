@@ -9,7 +9,7 @@ import pytest
 import webdataset
 from hypothesis import given
 from hypothesis import strategies as st
-from make_tars import BLOCK, REPEATABLE, chat_files, read_one, tar_bytes, write_tar_file
+from make_tars import BLOCK, chat_files, read_one, tar_bytes, write_tar_file
 
 from odb_stream.errors import ShardError
 from odb_stream.shards.reader import read_samples
@@ -113,7 +113,6 @@ def test_split_name() -> None:
 NAMES = st.text("ab", min_size=1, max_size=3)
 
 
-@REPEATABLE
 @given(st.dictionaries(NAMES, st.dictionaries(NAMES, st.binary(max_size=1100), min_size=1, max_size=3), max_size=5))
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, samples: dict[str, dict[str, bytes]]

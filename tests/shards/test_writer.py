@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_tars import REPEATABLE, chat, write_chats
+from make_tars import chat, write_chats
 
 from odb_stream.errors import ConfigError, ShardError
 from odb_stream.shards.index import write_index
@@ -21,7 +21,7 @@ def samples(count: int) -> Iterator[RawSample]:
         yield f"{number:08d}", {"json": chat(f"message {number}"), "0.jpg": b"j"}
 
 
-@settings(REPEATABLE, max_examples=30)
+@settings(max_examples=30)
 @given(count=st.integers(1, 20), size=st.integers(1, 8))
 def test_all_samples_are_in_full_shards_in_order(
     tmp_path_factory: pytest.TempPathFactory, count: int, size: int

@@ -5,7 +5,6 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from make_tars import REPEATABLE
 
 from odb_stream.config import World
 from odb_stream.sources.assignment import assign, shard_order
@@ -32,14 +31,12 @@ def shares(counts: list[int], ranks: int, *, known: bool, epoch: int = 0) -> lis
     return result
 
 
-@REPEATABLE
 @given(counts=COUNTS, ranks=RANKS, known=st.booleans(), epoch=st.integers(0, 3))
 def test_each_sample_falls_to_exactly_one_rank(counts: list[int], ranks: int, known: bool, epoch: int) -> None:
     dealt = Counter(sample for share in shares(counts, ranks, known=known, epoch=epoch) for sample in share)
     assert dealt == Counter((shard, index) for shard, count in enumerate(counts) for index in range(count))
 
 
-@REPEATABLE
 @given(counts=COUNTS, ranks=RANKS)
 def test_with_counts_ranks_differ_by_at_most_one_sample_and_hold_contiguous_parts(
     counts: list[int], ranks: int
@@ -51,7 +48,6 @@ def test_with_counts_ranks_differ_by_at_most_one_sample_and_hold_contiguous_part
     assert joined == [(shard, index) for shard in order for index in range(counts[shard])]
 
 
-@REPEATABLE
 @given(shards=st.integers(1, 12), ranks=RANKS)
 def test_without_counts_shards_stay_whole_or_every_rank_reads_all(shards: int, ranks: int) -> None:
     order = list(range(shards))

@@ -9,7 +9,6 @@ import pytest
 import torch.utils.data
 from hypothesis import given
 from hypothesis import strategies as st
-from make_tars import REPEATABLE
 from remaining_support import check_cuts
 
 from odb_stream.config import World
@@ -35,7 +34,6 @@ class Squares:
         return {"square": index * index}
 
 
-@REPEATABLE
 @given(length=st.integers(0, 50), ranks=st.integers(1, 8), shuffle=st.booleans(), epoch=st.integers(0, 2))
 def test_each_index_falls_to_one_rank_and_reading_goes_on_from_every_cut_point(
     length: int, ranks: int, shuffle: bool, epoch: int

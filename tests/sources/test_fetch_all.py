@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_tars import REPEATABLE, tar_bytes, watch_streams, write_tar_file
+from make_tars import tar_bytes, watch_streams, write_tar_file
 
 from odb_stream.config import World
 from odb_stream.errors import ShardError
@@ -38,7 +38,7 @@ def open_one(urls: str, on_damage: str = "error") -> ShardReading:
     return Shards(urls, on_damage=on_damage).reading(World(), seed=0, epoch=0)  # type: ignore[arg-type]
 
 
-@settings(REPEATABLE, max_examples=60)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.lists(st.sampled_from([1, 600, 2000, 5001]), min_size=1, max_size=12), min_size=1, max_size=3),
     kind=st.sampled_from(KINDS),

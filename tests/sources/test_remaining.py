@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_tars import REPEATABLE, watch_streams, write_counts
+from make_tars import watch_streams, write_counts
 from remaining_support import Identity, after, check_going_on, identities, identity
 
 from odb_stream import storage
@@ -28,7 +28,7 @@ def open_shards(folder: Path, counts: list[int], *, shuffle: bool = True, on_dam
     return Shards(urls, shuffle=shuffle, on_damage=on_damage).open()  # type: ignore[arg-type]
 
 
-@settings(REPEATABLE, max_examples=60)
+@settings(max_examples=60)
 @given(counts=COUNTS, sizes=SIZES, shuffle=st.booleans(), on_damage=st.sampled_from(["error", "drop"]), data=st.data())
 def test_each_sample_is_emitted_once_over_three_world_sizes(
     tmp_path_factory: pytest.TempPathFactory,
@@ -43,7 +43,7 @@ def test_each_sample_is_emitted_once_over_three_world_sizes(
     check_going_on(source, sizes, everything, data)
 
 
-@settings(REPEATABLE, max_examples=60)
+@settings(max_examples=60)
 @given(length=st.integers(0, 40), sizes=SIZES, shuffle=st.booleans(), data=st.data())
 def test_each_item_of_a_dataset_too(length: int, sizes: list[int], shuffle: bool, data: st.DataObject) -> None:
     source = FromDataset([{}] * length, shuffle=shuffle)
@@ -158,7 +158,6 @@ def test_nothing_left_is_nothing_to_read(tmp_path: Path) -> None:
         assert (list(reading.records()), reading.samples, reading.remaining(START)) == ([], 0, [])
 
 
-@REPEATABLE
 @given(counts=st.lists(st.integers(0, 7), min_size=1, max_size=5), size=st.integers(1, 6), turn=st.integers(0, 6))
 def test_the_odd_ones_fall_to_the_ranks_from_a_turn_on(counts: list[int], size: int, turn: int) -> None:
     rows = normalised(Remaining(0, 0, shard, 1, 1 + count) for shard, count in enumerate(counts) if count)

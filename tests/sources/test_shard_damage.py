@@ -8,7 +8,7 @@ from typing import BinaryIO
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_tars import BLOCK, REPEATABLE, chat, chat_files, tar_bytes, watch_streams, write_tar_file
+from make_tars import BLOCK, chat, chat_files, tar_bytes, watch_streams, write_tar_file
 from remaining_support import check_cuts
 
 from odb_stream import storage
@@ -54,7 +54,7 @@ def shard_of(folder: Path, number: int, samples: int, *, indexed: bool) -> Path:
     return path
 
 
-@settings(REPEATABLE, max_examples=60)
+@settings(max_examples=60)
 @given(
     counts=st.lists(st.integers(1, 9), min_size=1, max_size=3),
     blocks=st.lists(st.integers(0, 30), max_size=3),

@@ -56,7 +56,7 @@ def labelled(stage, text, spans, **fields):
     return [(text[start:end], flag) for (start, end), flag in zip(offsets, flags, strict=True)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=TEXTS)
 @pytest.mark.parametrize("make", [backend, bert_like, sentencepiece_like])
 def test_ids_are_the_tokenizers_own(make, text):
@@ -133,7 +133,7 @@ def test_offsets_are_those_of_the_original_text():
 
 
 @given(text=TEXTS, cuts=st.lists(st.integers(0, 60), max_size=6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_labels_follow_the_spans(text, cuts):
     stage = Tokenize(wrapped())
     cuts = sorted(min(cut, len(text)) for cut in cuts)
@@ -284,7 +284,7 @@ def test_spellings_in_tools_and_calls_stay_text():
 
 
 @given(before=PARTS, content=PARTS, after=PARTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_only_the_plain_span_changes(before, content, after):
     before, content, after = "".join(before), "".join(content), "".join(after)
     text = f"{before}<|im_start|>{content}<|im_end|>{after}"
@@ -306,7 +306,7 @@ def test_only_the_plain_span_changes(before, content, after):
 
 
 @given(parts=PARTS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @pytest.mark.parametrize("make", [backend, bert_like, sentencepiece_like])
 def test_without_plain_text_both_ways_agree(make, parts):
     encoder = Tokenize(make()).encoder

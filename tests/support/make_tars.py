@@ -1,14 +1,11 @@
-"""Small tar shards for the tests of this folder."""
+"""Small tar shards, and who opens them."""
 
 import io
 import json
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
-
-import pytest
-from hypothesis import settings
+from typing import TYPE_CHECKING, BinaryIO
 
 from odb_stream import storage
 from odb_stream.shards.index import write_index
@@ -17,14 +14,14 @@ from odb_stream.shards.tar.grouping import Item
 from odb_stream.shards.writer import write_shards
 from odb_stream.storage.options import DEFAULT, Storage
 
-BLOCK = 512
+if TYPE_CHECKING:  # ranks and workers import this module, too
+    import pytest
 
-REPEATABLE = settings(deadline=None, derandomize=True)
-"""Property tests draw the same examples in every run, and no clock fails them."""
+BLOCK = 512
 
 
 def tar_bytes(files: Iterable[tuple[str, bytes]], tar_format: int = tarfile.GNU_FORMAT) -> bytes:
-    """A tar of these (name, data) pairs in this order, with every name as it stands."""
+    """A tar of these (name, data) pairs in this order, with names as given."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tar_format) as tar:
         for name, data in files:
@@ -50,7 +47,7 @@ def read_one(address: str, offset: int, number: int, options: Storage = DEFAULT)
     return sample
 
 
-def watch_streams(patch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+def watch_streams(patch: "pytest.MonkeyPatch") -> list[tuple[str, int]]:
     """The shards that are opened from now on, each with the byte offset."""
     opened: list[tuple[str, int]] = []
     open_stream = storage.open_stream
@@ -75,10 +72,21 @@ def chat_files(samples: int, prefix: str = "") -> list[tuple[str, bytes]]:
 
 
 def write_counts(folder: Path, counts: Iterable[int], *, indexed: bool) -> str:
-    """Shards of these many samples, with or without indexes; returns the glob that names them."""
+    """Shards of these many chats, with or without indexes; returns the glob that matches them."""
     for shard, count in enumerate(counts):
         write_tar_file(folder / f"part-{shard}.tar", chat_files(count, prefix=f"s{shard}/"), indexed=indexed)
     return f"{folder}/part-*.tar"
+
+
+def write_texts(folder: Path, counts: Iterable[int], *, indexed: bool) -> list[str]:
+    """Shards of these many texts of 5 to 60 letters; returns the addresses."""
+    folder.mkdir(exist_ok=True)
+    addresses = []
+    for shard, count in enumerate(counts):
+        texts = [f"{shard} {number} ".ljust(5 + number * 37 % 56, "x").encode() for number in range(count)]
+        files = ((f"{shard}-{number:03d}.txt", text) for number, text in enumerate(texts))
+        addresses.append(write_tar_file(folder / f"part-{shard}.tar", files, indexed=indexed))
+    return addresses
 
 
 def write_chats(folder: Path, samples: int, samples_per_shard: int) -> list[str]:

@@ -1,20 +1,17 @@
 """Numbered samples whose content follows from their number, and stages for them; importable by worker processes."""
 
-import io
 import os
 import signal
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from make_tars import write_tar_file
 
 from odb_stream import Drop
 from odb_stream.seeds import generator
-from odb_stream.shards.index import write_index
-from odb_stream.shards.reader import build_index
 
 VOCABULARY = 64
 IGNORED = -100
@@ -65,17 +62,10 @@ def own_part(shares: tuple[int, ...], rank: int, **options: bool) -> Numbered:
     return Numbered(shares[rank], sum(shares[:rank]), **options)
 
 
-def write_shard(path: Path, size: int, *, indexed: bool) -> str:
+def write_numbers(path: Path, size: int, *, indexed: bool) -> str:
     """A tar shard of numbered texts; returns its address."""
-    with tarfile.open(path, "w") as tar:
-        for number in range(size):
-            text = str(number).encode()
-            member = tarfile.TarInfo(f"{number:05d}.txt")
-            member.size = len(text)
-            tar.addfile(member, io.BytesIO(text))
-    if indexed:
-        write_index(str(path), build_index(str(path)))
-    return str(path)
+    files = [(f"{number:05d}.txt", str(number).encode()) for number in range(size)]
+    return write_tar_file(path, files, indexed=indexed)
 
 
 def numbered_text(sample_: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def train(folder: Path, shards: Path, kind: str, workers: int, stop_at: int = 0)
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Embedding(90, 6), torch.nn.Linear(6, 90)).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
-    pipeline = odb.Pipeline(odb.Shards(f"{shards}/*/shard-*.tar"), letters)
+    pipeline = odb.Pipeline(odb.Shards(f"{shards}/part-*.tar"), letters)
     with odb.Loader(pipeline, budget=odb.Budget(tokens=128), workers=workers, **SETTINGS) as loader:
         run = Run(folder, kind, stop_at, model, optimizer, loader)
         run.load()

@@ -94,7 +94,7 @@ def expected(parts):
 
 
 @pytest.mark.parametrize("name", ORACLES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(messages=CHATS)
 def test_spans_and_tokens_are_exactly_the_answers(name, messages):
     text, spans = expected(ORACLES[name](messages))
@@ -117,7 +117,7 @@ def test_spans_and_tokens_are_exactly_the_answers(name, messages):
         assert decode(chosen, skip_special_tokens=False) == "".join(text[start:end] for start, end in spans)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(messages=CHATS)
 def test_marks_and_learnt_rules_agree_where_reasoning_comes_and_goes(messages):
     plain, marked = (STAGES[name](sample(messages=messages)) for name in ("thinking", "thinking_marked"))
@@ -143,7 +143,7 @@ TURNS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(turns=st.lists(TURNS, min_size=1, max_size=7))
 def test_marks_and_learnt_rules_agree_on_tool_calls_in_any_order(turns):
     messages = [{"role": "user", "content": "q"}, *turns]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks_data import numbered_text, write_shard
+from ranks_data import numbered_text, write_numbers
 from ranks_support import run_ranks, values
 from ranks_training import Case, EpochRecord, Trained, in_order, train_all, watched_epoch
 
@@ -182,7 +182,7 @@ def read_one_shard(addresses: list[str]) -> list[tuple[list[EpochRecord], int | 
 
 def test_four_ranks_share_one_shard(tmp_path: Path) -> None:
     """With an index each reads its quarter and the number of samples is known; without one each keeps every fourth."""
-    shards = [write_shard(tmp_path / f"{name}.tar", 403, indexed=name == "indexed") for name in ("indexed", "plain")]
+    shards = [write_numbers(tmp_path / f"{name}.tar", 403, indexed=name == "indexed") for name in ("indexed", "plain")]
     results = values(run_ranks(read_one_shard, 4, shards))
     for of_ranks, samples in zip(zip(*results, strict=True), (403, None), strict=True):
         assert [known for _, known in of_ranks] == [samples] * 4

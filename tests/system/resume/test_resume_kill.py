@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from make_tars import write_texts
 from ranks_support import Ranks, start_ranks
-from test_resume_pipelines import write
 from train_and_save import train
 from waiting import eventually, shared_memory
 
@@ -40,7 +40,7 @@ def same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "workers"), [("file", 0), ("file", 2), ("distributed", 0)])
 def test_killed_again_and_again_it_ends_with_the_same_model(tmp_path: Path, kind: str, workers: int) -> None:
-    write(tmp_path / "shards", [150, 60, 90], indexed=True)
+    write_texts(tmp_path / "shards", [150, 60, 90], indexed=True)
     before = shared_memory()
     job = tmp_path / "killed", tmp_path / "shards", kind, workers
     assert [killed(lines, *job) for lines in KILLED_AFTER] == ["saved 6", "saved 6", "update 8"]
@@ -53,7 +53,7 @@ def test_killed_again_and_again_it_ends_with_the_same_model(tmp_path: Path, kind
 
 @pytest.mark.slow
 def test_two_jobs_on_one_host_do_not_disturb_each_other(tmp_path: Path) -> None:
-    write(tmp_path / "shards", [100, 40], indexed=True)
+    write_texts(tmp_path / "shards", [100, 40], indexed=True)
     first, second = (tmp_path / name for name in ("first", "second"))
     job = tmp_path / "shards", "file", 1
     with start(second, *job) as running:
