@@ -21,7 +21,7 @@ def batch(*tokens):
     return {"input_ids": ids, "labels": ids.clone(), "attention_mask": torch.ones_like(ids)}
 
 
-def test_the_weights_follow_from_the_seed_alone():
+def test_the_weights_depend_on_the_seed_alone():
     state = torch.random.get_rng_state()
     first = tiny_qwen3(50, seed=1).state_dict()
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -31,7 +31,7 @@ def test_the_weights_follow_from_the_seed_alone():
     assert not torch.equal(first["model.embed_tokens.weight"], other["model.embed_tokens.weight"])
 
 
-def test_the_size_is_as_told():
+def test_the_size_is_as_documented():
     assert 100_000 < TinyTrainer(2_048, seed=0).parameters < 200_000
 
 
@@ -40,7 +40,7 @@ def test_the_loss_scale_is_applied():
     assert half.train(batch(1, 2, 3), info(0.5)) == pytest.approx(whole.train(batch(1, 2, 3), info(1.0)) / 2)
 
 
-def test_a_token_outside_the_vocabulary_and_a_loss_that_is_not_finite_are_errors():
+def test_an_unknown_token_and_an_infinite_loss_are_errors():
     trainer = TinyTrainer(50, seed=0)
     with pytest.raises(OdbStreamError, match="step 7 of epoch 2 holds token 50"):
         trainer.train(batch(1, 50), info(1.0))

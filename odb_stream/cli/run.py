@@ -100,7 +100,7 @@ def run(
 
 
 def _batches(loader: "Loader", epochs: int | None) -> Iterator["Batch"]:
-    """The batches of this many epochs; None goes on until the caller stops."""
+    """The batches of this many epochs; None never ends."""
     for _ in count() if epochs is None else range(epochs):
         empty = True
         for batch in loader:

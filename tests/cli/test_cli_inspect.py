@@ -1,4 +1,4 @@
-"""The command inspect: its JSON, tables, page and pictures, and what it refuses before the long run."""
+"""The command inspect: its JSON, tables, page and pictures, and what it refuses before a long run."""
 
 import json
 import re
@@ -130,7 +130,7 @@ FAILS = "raise AssertionError('the recipe ran')\n"
 
 
 @pytest.mark.parametrize("option", ["--html", "--png"])
-def test_pictures_need_matplotlib_which_is_told_before_the_run(refuses, recipe, tmp_path, monkeypatch, option):
+def test_missing_matplotlib_is_reported_before_the_run(refuses, recipe, tmp_path, monkeypatch, option):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     line = refuses("inspect", recipe(FAILS), option, tmp_path / "out", code=2)
@@ -139,7 +139,7 @@ def test_pictures_need_matplotlib_which_is_told_before_the_run(refuses, recipe, 
     assert list(tmp_path.glob("out")) == []
 
 
-def test_a_file_that_could_not_be_written_is_refused_before_the_run(refuses, recipe, tmp_path):
+def test_an_unwritable_file_is_refused_before_the_run(refuses, recipe, tmp_path):
     assert "is a folder" in refuses("inspect", recipe(FAILS), "--png", tmp_path, code=2)
     assert "no folder" in refuses("inspect", recipe(FAILS), "--html", tmp_path / "gone" / "a.html", code=2)
 
@@ -161,11 +161,11 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("message", "options"), WRONG.items(), ids=WRONG)
-def test_a_setting_that_cannot_work_is_named_with_its_value(refuses, numbers, message, options):
+def test_a_setting_out_of_range_is_named_with_its_value(refuses, numbers, message, options):
     assert message in refuses("inspect", numbers, *options, code=2)
 
 
-def test_nothing_left_is_an_error_by_name(refuses, recipe):
+def test_nothing_to_inspect_is_an_error_with_its_cause(refuses, recipe):
     path = recipe(NUMBERS_RECIPE.replace("sample.ref.index % 10 == 0", "True"))
     assert "all 50 samples read were dropped (every_tenth: 50" in refuses("inspect", path, code=1)
     empty = recipe(NUMBERS_RECIPE.replace("return 50", "return 0"))

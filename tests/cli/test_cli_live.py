@@ -1,4 +1,4 @@
-"""What is drawn while a command runs: only on a terminal, and only then."""
+"""What is drawn while a command runs, on a terminal only, and the report at its end."""
 
 import json
 
@@ -25,7 +25,7 @@ def test_the_report_is_a_table_of_its_figures():
     }
 
 
-def test_the_report_shows_global_figures_only_where_they_differ():
+def test_the_report_shows_global_figures_only_if_they_differ():
     same = cells(report_table("report", {**REPORT, "global": {"emitted": 200}, "loss": [3.0, 2.0]}))
     assert same["loss: first, last"] == "3.0000, 2.0000"
     assert not [name for name in same if name.startswith("global")]

@@ -65,7 +65,7 @@ def test_an_error_is_one_line_and_with_debug_a_traceback_before_it(cli, tmp_path
     assert before.startswith("Traceback") if debug else before == ""
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_in_words(refuses, chats, tmp_path):
+def test_a_folder_that_cannot_be_created_is_an_error_in_words(refuses, chats, tmp_path):
     (tmp_path / "file").write_text("not a folder")
     assert str(tmp_path / "file") in refuses("write", chats, tmp_path / "file", "--samples-per-shard", 5, code=1)
 
@@ -73,7 +73,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_in_words(refuses, chats, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_control_c_ends_with_130_and_one_line(recipe, workers):
-    # One write a line: unbuffered, `print` makes two, and those of two workers come out torn.
+    # One write per line: an unbuffered `print` makes two, and the lines of two workers would mix.
     going = "def every_tenth(sample):\n    os.write(1, b'going\\n')"
     endless = recipe("import os\n" + NUMBERS_RECIPE.replace("def every_tenth(sample):", going))
     command = [sys.executable, "-m", "odb_stream.cli.main", "run", str(endless), "--epochs", "100000000"]
@@ -93,7 +93,7 @@ def test_control_c_ends_with_130_and_one_line(recipe, workers):
 
 
 def test_the_commands_have_the_defaults_of_what_they_call():
-    """Fails where a default was changed in one place only."""
+    """Fails with: a default that was changed in one place only."""
     from odb_stream import inspection
     from odb_stream.batching.simulate import figures
     from odb_stream.loader import Loader
@@ -104,7 +104,7 @@ def test_the_commands_have_the_defaults_of_what_they_call():
         shared = ours.keys() & theirs.keys() - {"budget", "policy"}
         given = {name: ours[name].default for name in shared if isinstance(theirs[name].default, int | str)}
         expected = {name: theirs[name].default for name in given}
-        if command is inspect.inspect:  # read from words
+        if command is inspect.inspect:  # given as text
             given["samples"] = int(given["samples"])
             given["host_memory"] = inspection.parse_bytes("--host-memory", given["host_memory"])
         assert len(given) >= 4

@@ -1,4 +1,4 @@
-"""Recipes: by path and by name, and each way in which one can be wrong."""
+"""Recipes: by path and by name, and every way in which one can be wrong."""
 
 import sys
 
@@ -51,7 +51,7 @@ def test_the_shards_reach_build(recipe):
     assert sys.modules[path.stem].seen == ["own", "a-{0..3}.tar"]
 
 
-def test_a_recipe_that_is_not_there_is_named(tmp_path):
+def test_a_missing_recipe_is_named(tmp_path):
     text = tmp_path / "recipe.txt"
     text.write_text("")
     assert "does not exist" in refused(tmp_path / "gone.py")
@@ -65,7 +65,7 @@ def test_a_recipe_that_is_not_there_is_named(tmp_path):
 
 SOURCES = {
     "no build": ("x = 1\n", "has no function build"),
-    "build is no function": ("build = 3\n", "has no function build"),
+    "build is not a function": ("build = 3\n", "has no function build"),
     "raises": ("def f():\n    return 1 / 0\nf()\n", "line 2"),
     "missing library": ("import no_such_library\n", "No module named 'no_such_library'"),
     "syntax": ("def build(:\n", "SyntaxError"),

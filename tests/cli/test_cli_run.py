@@ -129,11 +129,11 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize(("message", "options"), SETTINGS.items(), ids=SETTINGS)
-def test_a_setting_that_cannot_work_is_named_with_its_value(refuses, recipe, message, options):
+def test_a_setting_out_of_range_is_named_with_its_value(refuses, recipe, message, options):
     assert message in refuses("run", recipe(NUMBERS_RECIPE), *options, code=2)
 
 
-def test_a_report_that_could_not_be_written_is_refused_before_the_run(refuses, recipe, tmp_path):
+def test_an_unwritable_report_is_refused_before_the_run(refuses, recipe, tmp_path):
     path = recipe("raise AssertionError('the recipe ran')\n")
     assert "is a folder" in refuses("run", path, "--report", tmp_path, code=2)
     assert "no folder" in refuses("run", path, "--report", tmp_path / "gone" / "r.json", code=2)
@@ -178,7 +178,7 @@ def test_a_sample_over_the_budget_names_itself_and_the_way_out(refuses, chat_rec
     assert "key '" in line
 
 
-def test_shards_that_are_not_there_are_named(refuses, chat_recipe, tmp_path):
+def test_missing_shards_are_named(refuses, chat_recipe, tmp_path):
     assert f"{tmp_path}/gone.tar" in refuses("run", chat_recipe, "--shards", f"{tmp_path}/gone.tar", code=1)
     assert "pipe:" in refuses("run", chat_recipe, "--shards", "pipe:cat x.tar", code=2)
 

@@ -54,7 +54,7 @@ def test_index_writes_beside_each_shard(cli, shards):
     assert "60 samples in 3 shards" in cli("index", shards / "*.tar").stdout
 
 
-def test_what_is_there_is_only_overwritten_when_asked(cli, refuses, chats, shards):
+def test_existing_shards_are_overwritten_only_on_request(cli, refuses, chats, shards):
     assert "overwrite" in refuses("write", chats, shards, "--samples-per-shard", 5, code=2)
     assert cli("write", chats, shards, "--samples-per-shard", 60, "--overwrite").exit_code == 0
     assert [path.name for path in sorted(shards.iterdir())] == ["shard-000000.tar", "shard-000000.tar.idx.json"]
@@ -64,7 +64,7 @@ LINES = {"not JSON": "{nonsense", "no object": "[1, 2]"}
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_a_line_that_is_no_sample_is_named(refuses, tmp_path, line):
+def test_a_line_that_is_not_a_sample_is_named(refuses, tmp_path, line):
     path = tmp_path / "bad.jsonl"
     path.write_text(json.dumps(CHATS[0]) + "\n\n" + line + "\n")
     assert f"{path}, line 3" in refuses("write", path, tmp_path / "out", "--samples-per-shard", 1, code=1)
@@ -131,6 +131,6 @@ def test_a_command_as_address_is_refused(refuses, command):
     assert "pipe:" in refuses(command, "pipe:cat a.tar", code=2)
 
 
-def test_a_name_in_brackets_stands_as_it_is(cli, chats, tmp_path):
+def test_brackets_in_a_name_are_printed_literally(cli, chats, tmp_path):
     result = cli("write", chats, tmp_path / "[red]x", "--samples-per-shard", 60)
     assert f"{tmp_path}/[red]x/shard-000000.tar" in result.stdout

@@ -50,7 +50,7 @@ def test_shares_set_the_ranks(cli, lengths):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_eight_uneven_ranks(cli, lengths, policy):
-    """Every sample comes out, whatever the shares; only rebalancing keeps the ranks with little data busy."""
+    """Every sample is emitted, whatever the shares; only rebalancing keeps the ranks with little data busy."""
     ranks = ("--world-size", 8, "--shares", "1,2,3,4,5,6,7,8")
     options = ("--policy", policy, *ranks, "--window", 16, "--token-budget", 1000)
     figures = json.loads(cli("simulate", "--lengths", lengths, *options, "--json").stdout)
@@ -91,7 +91,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize(("name", "options"), SETTINGS.items(), ids=map(" ".join, SETTINGS.values()))
-def test_a_setting_that_cannot_work_is_named_with_its_value(refuses, lengths, name, options):
+def test_a_setting_out_of_range_is_named_with_its_value(refuses, lengths, name, options):
     line = refuses("simulate", "--lengths", lengths, *options, code=2)
     assert name.strip() in line
     assert options[1].split(",")[-1] in line
@@ -108,7 +108,7 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize(("array", "message"), ARRAYS.values(), ids=ARRAYS)
-def test_an_array_that_holds_no_lengths_is_refused(refuses, tmp_path, array, message):
+def test_an_array_without_lengths_is_refused(refuses, tmp_path, array, message):
     path = tmp_path / "bad.npy"
     np.save(path, array, allow_pickle=True)
     line = refuses("simulate", "--lengths", path, code=2)
@@ -116,7 +116,7 @@ def test_an_array_that_holds_no_lengths_is_refused(refuses, tmp_path, array, mes
     assert str(path) in line
 
 
-def test_a_file_that_is_no_array_is_refused(refuses, tmp_path):
+def test_a_file_without_an_array_is_refused(refuses, tmp_path):
     text, several, nothing = tmp_path / "text.npy", tmp_path / "several.npz", tmp_path / "nothing.npy"
     text.write_text("1, 2, 3")
     np.savez(several, a=LENGTHS, b=LENGTHS)

@@ -1,4 +1,4 @@
-"""The command ``state``: saved states in words, from JSON and from checkpoints."""
+"""The command ``state``: explains saved states from JSON files and from checkpoints."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_states_inside_a_checkpoint_are_found(cli, saved: dict, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("content", [b"{}", b"nonsense", None])
-def test_what_holds_no_state_is_said_in_one_line(refuses, content: bytes | None, tmp_path: Path) -> None:
+def test_a_file_without_a_state_is_refused_in_one_line(refuses, content: bytes | None, tmp_path: Path) -> None:
     path = tmp_path / "file"
     if content is not None:
         path.write_bytes(content)

@@ -51,7 +51,7 @@ def test_write_index_and_check_in_a_bucket(command: Commands, tmp_path: Path) ->
     assert {shard["index"] for shard in report["shards"]} == {"good"}
 
 
-def test_the_input_may_lie_in_a_bucket(command: Commands, s3: S3Server, tmp_path: Path) -> None:
+def test_the_input_may_be_in_a_bucket(command: Commands, s3: S3Server, tmp_path: Path) -> None:
     storage.write_atomic(f"s3://{BUCKET}/in/chats.jsonl", CHATS.encode(), s3.options())
     result = command("write", f"s3://{BUCKET}/in/chats.jsonl", tmp_path / "out", "--samples-per-shard", 100)
     assert result.exit_code == 0, result.output
@@ -61,7 +61,7 @@ def test_the_input_may_lie_in_a_bucket(command: Commands, s3: S3Server, tmp_path
     ]
 
 
-def test_what_is_refused_is_one_line(command: Commands, tmp_path: Path) -> None:
+def test_refusals_are_one_line(command: Commands, tmp_path: Path) -> None:
     (tmp_path / "chats.jsonl").write_text(CHATS)
     folder = f"s3://{BUCKET}/refused"
     arguments = ("write", tmp_path / "chats.jsonl", folder, "--samples-per-shard", 10)

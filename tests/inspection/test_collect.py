@@ -1,4 +1,4 @@
-"""What an inspection reads, and what becomes of it: the loader's own order, drops, mixes, damage, nothing at all."""
+"""What an inspection reads, and what it makes of it: the loader's order, drops, mixes, damage, nothing at all."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_drops_are_counted_with_the_first_of_each_reason():
     assert found.epoch_samples == 80
 
 
-def test_a_mix_is_told_apart_by_its_names():
+def test_the_sources_of_a_mix_are_shown_by_name():
     parts = {"short": (pipeline((3,) * 40), 1), "long": (pipeline((50,) * 40, drop_fifth), 3)}
     found = inspect(odb.Pipeline(odb.Mix(parts), drop_fifth), samples=40, window=8, lookahead=8)
     by_source = {part.name: (part.lengths.min, part.lengths.max) for part in found.histogram.by_source}
@@ -61,7 +61,7 @@ def test_workers_change_nothing_but_the_times():
     assert [[row["samples"] for row in rows] for rows in times] == [[70, 70, 70, 70]] * 2
 
 
-def test_what_is_left_of_nothing_is_an_error_by_name():
+def test_nothing_to_measure_is_an_error_with_its_cause():
     with pytest.raises(odb.StageError, match=r"all 12 samples .*unwanted: 12, first: number \d+"):
         gathered(pipeline(some_lengths(12), drop_all))
     with pytest.raises(odb.ConfigError, match="the epoch of dataset contains no sample"):
@@ -70,14 +70,14 @@ def test_what_is_left_of_nothing_is_an_error_by_name():
         gathered(pipeline(some_lengths(12), fail_at_seven))
 
 
-def test_what_does_not_fit_is_told_though_nothing_else_is_there():
+def test_samples_over_the_budget_are_counted_even_if_all_are():
     found = inspect(pipeline((50,) * 30), budget=40, window=8)
     assert (found.samples.kept, found.samples.oversize) == (30, 30)
     assert {(row.steps, row.dropped) for row in found.policies.figures} == {(0, 30)}
 
 
 def shards_of(folder: Path, counts: list[int], *, indexed: bool) -> None:
-    """Shards of ready token ids, as text members, so many samples in each."""
+    """Shards of token ids with these numbers of samples."""
     for shard, count in enumerate(counts):
         samples = (
             (f"{shard}-{number}", {"json": json.dumps({"input_ids": [1] * (2 + number)}).encode()})
@@ -124,14 +124,14 @@ def test_shards_behind_a_server(tmp_path):
     assert (len(found.lengths), found.epoch) == (10, 20)
 
 
-def test_progress_is_told():
-    told = []
-    inspect(pipeline(some_lengths(70)), samples=50, window=8, progress=lambda *what: told.append(what))
-    assert [what for what in told if what[0].startswith("reading")] == [
+def test_progress_is_reported():
+    calls = []
+    inspect(pipeline(some_lengths(70)), samples=50, window=8, progress=lambda *what: calls.append(what))
+    assert [what for what in calls if what[0].startswith("reading")] == [
         ("reading and preparing", 32, 50),
         ("reading and preparing", 50, 50),
     ]
-    simulated = [what for what in told if what[0].startswith("simulating")]
+    simulated = [what for what in calls if what[0].startswith("simulating")]
     assert [done for _, done, _ in simulated] == list(range(1, simulated[0][2] + 1))
 
 

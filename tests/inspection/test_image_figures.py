@@ -48,7 +48,7 @@ def test_the_images_of_the_vision_recipe(recipe):
     assert held_bytes(sample) == rows + sum(image.data.nbytes for image in sample.images)
 
 
-def test_decoding_is_timed_by_image_and_broken_ones_are_told(recipe, monkeypatch):
+def test_decoding_is_timed_per_image_and_broken_samples_are_counted(recipe, monkeypatch):
     collected, prepare = collect(recipe, samples=20, seed=0, workers=0, report_progress=None)
     clock = FakeClock()
     monkeypatch.setattr(times, "time", clock.time)

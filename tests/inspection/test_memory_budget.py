@@ -23,7 +23,7 @@ def test_sizes_in_words(text, size):
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "40 GiBs", "-1GiB", "forty", "0", "0.1B", "1e9"])
-def test_what_is_no_size_is_named(text):
+def test_a_text_that_is_not_a_size_is_named(text):
     with pytest.raises(ConfigError, match="--memory is"):
         parse_bytes("--memory", text)
 
@@ -56,14 +56,14 @@ def test_a_nested_configuration_and_a_vision_encoder():
 
 REFUSED = {
     "a number is missing": ({key: TINY[key] for key in TINY if key != "vocab_size"}, "vocab_size is None"),
-    "a number that is none": ({**TINY, "hidden_size": "64"}, "hidden_size is '64'"),
+    "text instead of a number": ({**TINY, "hidden_size": "64"}, "hidden_size is '64'"),
     "a mixture of experts": ({**TINY, "num_experts": 8}, "num_experts: 8"),
     "a list": ([TINY], "a list"),
 }
 
 
 @pytest.mark.parametrize(("config", "message"), REFUSED.values(), ids=REFUSED)
-def test_a_configuration_that_says_too_little_is_refused(tmp_path, config, message):
+def test_an_incomplete_configuration_is_refused(tmp_path, config, message):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match=message) as caught:
         ModelSize.from_config(tmp_path)
@@ -93,7 +93,7 @@ def test_the_budget_is_what_the_states_leave():
     assert (measured.state_bytes, measured.tokens, measured.parameters) == (0, 89_856, None)
 
 
-def test_what_does_not_fit_gives_none():
+def test_states_that_do_not_fit_leave_no_budget():
     assert Accelerator(memory=1_000, model=TINY).budget().tokens == 0
     assert Accelerator(memory=1_000_000, token_bytes=10_000).budget().tokens == 0
 
@@ -105,7 +105,7 @@ def test_what_does_not_fit_gives_none():
      ({"memory": 5, "model": TINY, "bytes_per_parameter": -1}, "bytes_per_parameter is -1")],
     ids=str,
 )  # fmt: skip
-def test_an_accelerator_that_cannot_be_is_refused(settings, message):
+def test_an_impossible_accelerator_is_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         Accelerator(**settings)
 

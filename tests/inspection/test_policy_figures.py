@@ -1,4 +1,4 @@
-"""The policies compared are the simulation's own, on lengths drawn by the rule; suggestions keep to theirs."""
+"""Policies are compared by the simulation itself, on lengths drawn by a rule; suggestions follow their own rules."""
 
 from dataclasses import dataclass, field
 
@@ -72,7 +72,7 @@ def test_host_memory_bounds_the_window():
     assert (nothing.value, nothing.fits) == (64, False)
 
 
-def test_a_lookahead_holds_its_groups_besides_the_window():
+def test_a_lookahead_holds_its_groups_in_addition_to_the_window():
     found = suggest_lookahead(Stub(dict.fromkeys(LOOKAHEADS, 1.0)), 100, bytes_a_sample=10, host_memory=10**9)
     assert found.value == LOOKAHEADS[0]
     assert [point.host_bytes for point in found.curve] == [10 * (100 + 4 * lookahead) for lookahead in LOOKAHEADS]
@@ -84,11 +84,11 @@ def test_a_lookahead_holds_its_groups_besides_the_window():
      {"host_memory": 0}, {"workers": -1}, {"batch_size": 0}, {"lookahead": 0}],
     ids=str,
 )  # fmt: skip
-def test_a_setting_that_cannot_work_is_named(settings):
+def test_a_setting_out_of_range_is_named(settings):
     with pytest.raises(ConfigError, match=next(iter(settings))):
         inspect(pipeline(some_lengths(5)), **settings)
 
 
-def test_what_is_no_pipeline_is_refused():
+def test_only_a_pipeline_is_accepted():
     with pytest.raises(ConfigError, match="must be a Pipeline"):
         inspect(pipeline(some_lengths(5)).source)

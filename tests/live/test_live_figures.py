@@ -1,4 +1,4 @@
-"""Rates, ratios and the verdict, exactly: a scripted loader and a clock that is moved by hand."""
+"""Rates, ratios and the verdict, exact: from a scripted loader and a clock that is moved by hand."""
 
 import json
 
@@ -14,9 +14,9 @@ def close(expected):
     return pytest.approx(expected, abs=1e-9)
 
 
-def test_rates_are_those_since_the_start_and_of_late():
+def test_rates_are_computed_since_the_start_and_recently():
     clock, loader = Clock(), Script()
-    loader.step(7, 700, 800)  # before the view began: in the totals only
+    loader.step(7, 700, 800)  # before the view began: counts in the totals only
     live = LiveView(loader, clock=clock)
     for _ in range(10):  # a slow time: one step in 2 s
         clock.now += 2
@@ -50,11 +50,11 @@ def test_recent_is_the_last_interval_where_looks_are_rare():
         loader.step(samples, 500, 500)
         figures = live.figures()
     assert (figures["recent"]["seconds"], figures["recent"]["samples_per_second"]) == close((60, 0.5))
-    clock.now += 0.001  # a look just after another: recent does not shrink to a moment
+    clock.now += 0.001  # a look just after another: the recent span does not shrink to a moment
     assert live.figures()["recent"]["seconds"] == close(60.001)
 
 
-def test_before_time_goes_by_nothing_is_divided_by_it():
+def test_no_elapsed_time_gives_no_division_by_zero():
     loader = Script()
     live = LiveView(loader, clock=Clock())
     assert live.figures()["verdict"] == "no step was made yet"
@@ -166,7 +166,7 @@ EVERYWHERE = {**SPAN, "imbalance": "float"}
 
 
 def test_a_real_loader_gives_every_documented_figure_fit_for_json():
-    """Fails when the report and the view part ways. The sums are those of the report."""
+    """Fails with: a report and a view that differ. The sums are those of the report."""
     items = [{"input_ids": [1] * (2 + number % 5)} for number in range(40)]
     pipeline = odb.Pipeline(odb.FromDataset(items), drop_the_first)
     with odb.Loader(pipeline, budget=odb.Budget(12)) as loader, LiveView(loader) as live:

@@ -22,12 +22,12 @@ from odb_stream.ranks.gloo import Gloo
 
 CASE = Case((60, 20), shuffle=False, settings={"window": 64})
 WAITED = 10.0
-"""Seconds by the clock of a rank that its first gather takes; all else takes none."""
+"""Seconds that the first gather of a rank takes on its clock; nothing else takes any."""
 
 
 @contextmanager
 def a_terminal() -> Iterator[list[bytes]]:
-    """Standard error is a terminal in the block; what it got is in the list after it."""
+    """Standard error is a terminal inside the block; afterwards the list contains what was drawn."""
     ours, theirs = pty.openpty()
     got: list[bytes] = []
     log = os.dup(2)
@@ -46,7 +46,7 @@ def a_terminal() -> Iterator[list[bytes]]:
 
 @contextmanager
 def one_wait(clock: Clock) -> Iterator[None]:
-    """The clock moves on in the first gather of a loader's thread in the block, while the training loop waits too."""
+    """The clock advances during the first gather of the loader's thread, while the training loop also waits."""
     begun, moves, on, gather = threading.Event(), iter([WAITED]), Waits.on, Gloo.gather
 
     @contextmanager
@@ -63,13 +63,13 @@ def one_wait(clock: Clock) -> Iterator[None]:
             clock.now += next(moves, 0.0)
         return found
 
-    stands_still = patch.object(waits, "time", SimpleNamespace(perf_counter=clock))
-    with stands_still, patch.object(Waits, "on", noted), patch.object(Gloo, "gather", slow):
+    frozen = patch.object(waits, "time", SimpleNamespace(perf_counter=clock))
+    with frozen, patch.object(Waits, "on", noted), patch.object(Gloo, "gather", slow):
         yield
 
 
 def watch() -> dict[str, Any]:
-    """Each rank gives its figures, its padded tokens by step, and what was drawn."""
+    """Each rank returns its figures, its padded tokens by step, and what was drawn."""
     seen: list[dict[str, Any]] = []
     padded, clock = [], Clock()
     with (
@@ -85,7 +85,7 @@ def watch() -> dict[str, Any]:
 
 
 def test_imbalance_waiting_for_peers_and_one_table() -> None:
-    """Fails when gathers are not counted, when the largest rank is not known, or when every rank draws."""
+    """Fails with: gathers that are not counted, an unknown largest rank, or a table drawn by every rank."""
     ranks = values(run_ranks(watch, 2))
     steps = list(zip(*(rank["padded"] for rank in ranks), strict=True))
     largest, mean = sum(map(max, steps)), sum(map(sum, steps)) / 2

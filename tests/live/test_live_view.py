@@ -1,4 +1,4 @@
-"""When a view looks, and where it shows what it saw: the table, a callback, TensorBoard."""
+"""When a view looks, and where it shows the figures: the table, a callback, TensorBoard."""
 
 import io
 import json
@@ -26,7 +26,7 @@ def ticking(live, clock, loader, steps, seconds=0.1):
 
 
 def test_looks_are_so_many_seconds_apart_or_at_every_step():
-    """Fails when ``update`` looks at every step though it should wait."""
+    """Fails with: an ``update`` that looks at every step although it should wait."""
     clock, loader, seen = Clock(), Script(), []
     with LiveView(loader, every=0.55, callback=seen.append, clock=clock) as live:
         begun = loader.reports
@@ -43,7 +43,7 @@ def test_looks_are_so_many_seconds_apart_or_at_every_step():
     assert [figures["steps"] - 100 for figures in seen[17:]] == [1, 2, 3, 4, 5, 6, 7, 7]
 
 
-def test_nothing_is_looked_at_where_nothing_is_shown(capsys):
+def test_a_view_that_shows_nothing_does_not_look(capsys):
     clock, loader = Clock(), Script()
     with LiveView(loader, clock=clock) as live:
         begun = loader.reports
@@ -55,8 +55,8 @@ def test_nothing_is_looked_at_where_nothing_is_shown(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_look_that_takes_long_puts_off_the_next():
-    """Fails when the time between looks does not grow with what a look costs."""
+def test_a_long_look_delays_the_next():
+    """Fails with: a time between looks that does not grow with the cost of a look."""
     clock, loader, seen = Clock(), Script(), []
 
     def slow(figures):
@@ -103,7 +103,7 @@ def test_the_loss_may_be_a_number_or_a_tensor_and_holds_no_graph():
 
 
 @pytest.mark.parametrize("every", [-1, math.inf, math.nan])
-def test_an_interval_that_is_none_is_refused(every):
+def test_an_invalid_interval_is_refused(every):
     with pytest.raises(odb.ConfigError, match="every is"):
         LiveView(Script(), every=every)
 
@@ -115,7 +115,7 @@ def recorded(figures, title="run", width=120):
 
 
 def cells(lines):
-    """Label -> the cells that are not empty."""
+    """Label -> its cells that are not empty."""
     rows = [[cell.strip() for cell in line.strip("┃│").replace("┃", "│").split("│")] for line in lines if "│" in line]
     return {row[0]: [cell for cell in row[1:] if cell] for row in rows}
 
@@ -201,7 +201,7 @@ def test_scalars_are_every_number_by_its_path_at_the_loaders_step(tmp_path):
     assert not [tag for tag in found if "global" in tag or "rank" in tag or not tag.startswith("odb_stream/")]
 
 
-def test_a_writer_that_was_given_is_not_closed_and_gets_the_figures_of_all_ranks():
+def test_the_users_writer_is_not_closed_and_gets_the_figures_of_all_ranks():
     clock, loader, writer = Clock(), Script(rank=1, ranks=2), Mock(["add_scalar", "close"])
     with LiveView(loader, tensorboard=writer, clock=clock):
         clock.now += 1
@@ -224,7 +224,7 @@ def test_peers_of_a_mesh_have_one_first_process(monkeypatch):
         assert is_first_process(odb.World(places[process], 2, places=places)) is first
 
 
-def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):
+def test_an_unwritable_folder_is_refused(tmp_path):
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(odb.ConfigError, match=r"tensorboard is '.*file', where no event file can be written"):

@@ -1,4 +1,4 @@
-"""What the tests of the command line share: the program as a process, a chat file, and recipes as text."""
+"""Shared by the tests of the command line: the program as a process, chats, and recipes as text."""
 
 import json
 import subprocess

@@ -49,7 +49,7 @@ def fail_at_seven(sample: Sample) -> Sample:
 
 
 class FakeClock:
-    """A clock that stands still but for what stages add to it; takes the place of the module ``time``."""
+    """A clock that only stages advance; replaces the module ``time``."""
 
     def __init__(self) -> None:
         self.now = 0.0

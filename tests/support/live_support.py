@@ -1,4 +1,4 @@
-"""A loader whose report is a script, and a clock that stands still unless it is moved."""
+"""A loader whose report is scripted, and a clock that is moved by hand."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ class Clock:
 
 
 class Script:
-    """What a LiveView needs of a Loader: its report says what the test has it say."""
+    """The part of a Loader that a LiveView uses; its report says what the test entered."""
 
     def __init__(self, *, rank: int = 0, ranks: int = 1) -> None:
         self.world = odb.World(rank, ranks)
