@@ -88,10 +88,9 @@ class Budget:
 
     def __post_init__(self) -> None:
         require_int("Budget.tokens", self.tokens, minimum=1)
-        if self.patches is not None:
-            require_int("Budget.patches", self.patches, minimum=1)
-        if self.samples is not None:
-            require_int("Budget.samples", self.samples, minimum=1)
+        for name, value in (("patches", self.patches), ("samples", self.samples)):
+            if value is not None:
+                require_int(f"Budget.{name}", value, minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)

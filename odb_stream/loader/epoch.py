@@ -33,7 +33,7 @@ class EpochIterator(Iterator[Batch]):
         owner: object,
     ) -> None:
         self._owner = owner
-        self._pipeline = pipeline
+        self.pipeline = pipeline
         self._world = world
         self._statistics = statistics
         self._history = history
@@ -54,7 +54,7 @@ class EpochIterator(Iterator[Batch]):
         if self._ended:
             raise StopIteration
         try:
-            batch, step = self._pipeline.take()
+            batch, step = self.pipeline.take()
         except StopIteration:
             self._finish()
             raise
@@ -62,16 +62,11 @@ class EpochIterator(Iterator[Batch]):
         self._statistics.count_step(step)
         if step.ends_epoch:
             self._end()
-        state = self._pipeline.state_after(step, epoch=self._number + step.ends_epoch)
+        state = self.pipeline.state_after(step, epoch=self._number + step.ends_epoch)
         self._history.add(state, step=step.info.step)
         # On a single rank the scale is 1 unless steps accumulate: a loop may ignore it, and gets no warning.
         batch[STEP_KEY] = step.info if self._world.size == 1 else guarded(step.info, self._scale_flag)
         return batch
-
-    @property
-    def pipeline(self) -> RankPipeline:
-        """The pipeline that yields the batches."""
-        return self._pipeline
 
     def close(self) -> None:
         """End this epoch now; samples that were not emitted count as abandoned."""
@@ -86,12 +81,12 @@ class EpochIterator(Iterator[Batch]):
     def _finish(self) -> None:
         """The data ended."""
         self._end()
-        self._pipeline.settle(ended=True)
+        self.pipeline.settle(ended=True)
         following = self._number + 1
         mine, everyone = self._statistics.mine, self._statistics.everyone
         self._history.add(RunState(epoch=following, pass_number=following, mine=mine, everyone=everyone))
         self._warn_of_scale()
-        dropped = self._pipeline.dropped_by_all_ranks()
+        dropped = self.pipeline.dropped_by_all_ranks()
         if not self._emitted_by_all and dropped:
             raise StageError(
                 f"epoch {self._number}: all {sum(dropped.values())} samples were dropped ({dropped}), nothing is left "
