@@ -1,1 +1,1 @@
-"""The loader in training loops and trainers: one module each, imported by name; none needs the others."""
+"""The loader in training loops and trainers: a module for each trainer, imported by name, and what they share."""

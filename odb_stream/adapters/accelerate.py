@@ -97,8 +97,8 @@ def accumulate(accelerator: Accelerator, step: StepInfo, *models: torch.nn.Modul
             raise ConfigError(
                 f"step {step.step} of epoch {step.epoch} is number {step.accum_index} of an accumulation window "
                 f"(last: {step.accum_last}), but accelerate has sync_gradients={accelerator.sync_gradients} with "
-                f"gradient_accumulation_steps={steps}: give the Loader as many in grad_accum, and do not iterate over "
-                "a prepared DataLoader around the step"
+                f"gradient_accumulation_steps={steps}: give the Loader the same grad_accum, and do not iterate "
+                "over a prepared DataLoader around the step"
             )
         backward = Backward(accelerator, step)
         yield backward
@@ -178,7 +178,7 @@ def _check_loader(accelerator: Accelerator, loader: Loader) -> None:
     if accelerator.parallelism_config is None and ranks != accelerator.num_processes:
         raise ConfigError(
             f"the Loader was built for {ranks} ranks, but accelerate runs {accelerator.num_processes}: build the "
-            "Accelerator before the Loader, and without GPUs as Accelerator(cpu=True), or else each rank trains alone"
+            "Accelerator before the Loader, and without GPUs as Accelerator(cpu=True): otherwise each rank trains alone"
         )
 
 
@@ -192,7 +192,7 @@ def _check_object(given: Any, ranks: int) -> None:
         )
     if isinstance(given, LRScheduler) and ranks > 1:
         logger.warning(
-            "accelerate moves a prepared scheduler on %d times an update, as if batches were of fixed size: use "
+            "accelerate moves a prepared scheduler on %d times an update, as if batches had a fixed size: use "
             "odb_stream.adapters.torch.SampleSchedule, or do not give the scheduler to prepare",
             ranks,
         )

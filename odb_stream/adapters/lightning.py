@@ -7,7 +7,7 @@ What a user writes::
     trainer.fit(module, datamodule=data)
 
 ``training_step(self, batch, batch_idx)`` and ``validation_step`` of the module return the loss that the model gives,
-the mean over the supervised tokens of the batch, which holds model inputs only.
+the mean over the supervised tokens of the batch, which contains model inputs only.
 """
 
 # ruff: noqa: ARG002 - hooks have the signature that Lightning calls
@@ -172,7 +172,7 @@ class LoaderDataModule(LightningDataModule):
 
 
 class ExactLoss(Callback):
-    """Makes the loss the token mean over the global batch, whatever ranks, steps and accumulation; and logs it.
+    """Makes the loss the token mean over the global batch, for any ranks, steps and accumulation; and logs it.
 
     Every ``log_every_n_steps`` updates it logs, over all ranks since the last time: ``train/loss`` (over all supervised
     tokens), ``train/padding``, ``train/utilisation`` (real tokens of the budget), ``train/tokens_per_second``,
@@ -213,11 +213,11 @@ class ExactLoss(Callback):
             self._schedule = self._make_schedule(trainer.optimizers[0])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check that Lightning reads the very stream that the data module gave."""
+        """Check that Lightning reads the data module's own stream."""
         if trainer.train_dataloader is not _data_of(trainer).training:
             raise ConfigError(
                 f"Lightning trains on {trainer.train_dataloader!r} instead of the LoaderDataModule's stream: do not "
-                "wrap it, nor override train_dataloader"
+                "wrap it, and do not override train_dataloader"
             )
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -234,7 +234,7 @@ class ExactLoss(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count the step, and log when it is time."""
+        """Count the step, and log every ``log_every_n_steps`` updates."""
         stream = _training(trainer)
         step = stream.step
         assert step is not None
@@ -243,7 +243,7 @@ class ExactLoss(Callback):
             raise ConfigError(
                 f"step {step.step} of epoch {step.epoch} is number {step.accum_index} of an accumulation window (last: "
                 f"{step.accum_last}), but Lightning with accumulate_grad_batches={trainer.accumulate_grad_batches} has "
-                "it otherwise: give the Loader as many in grad_accum, and no GradientAccumulationScheduler"
+                "another window: give the Loader the same number in grad_accum, and no GradientAccumulationScheduler"
             )
         self._meter.add(step, _loss_of(outputs, "training_step") * trainer.accumulate_grad_batches)
         self._open += step.global_samples
@@ -336,7 +336,7 @@ def _loss_of(outputs: Any, name: str) -> torch.Tensor:
     if not torch.is_tensor(loss):
         raise ConfigError(
             f"{name} returned {outputs!r}: it must return the loss of every batch, or a dict with it under 'loss', on "
-            "an idle step too: its batch is a real one"
+            "an idle step too, because its batch is a real one"
         )
     return loss
 

@@ -1,6 +1,6 @@
-"""A plain training loop in torch, under DDP or FSDP2: what belongs around ``loss * step.loss_scale``.
+"""A plain training loop in torch, under DDP or FSDP2: what you need around ``loss * step.loss_scale``.
 
-A loop with every one of them::
+A loop that uses all of it::
 
     for batch in whole_windows(loader):
         step = odb.pop_step(batch)
@@ -91,11 +91,11 @@ def sync_when_due(model: torch.nn.Module, step: StepInfo) -> Iterator[None]:
 
 
 def clip_grad_norm(parameters: Iterable[torch.nn.Parameter], most: float) -> float:
-    """Clip gradients to a total 2-norm, over all shards under FSDP2 and tensor parallelism; returns the norm before.
+    """Clip gradients to a total 2-norm, over all shards under FSDP2 and tensor parallelism; returns the norm before it.
 
-    Call it once a window, after the step with ``accum_last``: before that a gradient is only a part of the sum.
+    Call it once per window, after the step with ``accum_last``: before that, gradients are partial sums.
     """
-    # torch takes no norm over gradients that are spread over different meshes, so each kind is taken by itself.
+    # torch cannot compute a norm over gradients on different meshes, so each mesh gets its own.
     kinds: dict[Any, list[torch.nn.Parameter]] = defaultdict(list)
     for parameter in parameters:
         if parameter.grad is not None:
@@ -112,10 +112,10 @@ class SampleSchedule:
     """A learning rate by samples, so that the curve is the same for any number of ranks and any batches.
 
     Args:
-        optimizer: its groups' present learning rates are the base.
-        factor: of the base, a function of the share of all samples that were seen, from 0 to 1 (and 1 after the end).
+        optimizer: the current learning rates of its groups are the base.
+        factor: of the base, as a function of the share of all samples seen so far, from 0 to 1 (and 1 after the end).
         samples: of the whole run, for example ``loader.samples * epochs`` (drops count as samples not seen).
-        samples_per_epoch: of one epoch, which places a later epoch; ``loader.samples``.
+        samples_per_epoch: of one epoch, such as ``loader.samples``; needed for the share in later epochs.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class SampleSchedule:
     ) -> None:
         if not samples or not samples_per_epoch:
             raise ConfigError(
-                f"samples is {samples!r}, samples_per_epoch {samples_per_epoch!r}: a schedule by samples needs these "
+                f"samples is {samples!r}, samples_per_epoch {samples_per_epoch!r}: a schedule by samples needs both "
                 "numbers; write an index beside every shard (`odb-stream index`), or give the numbers yourself"
             )
         self._optimizer = optimizer
@@ -168,7 +168,7 @@ def evaluate(model: torch.nn.Module, loader: Loader, *, device: torch.device | s
 
 
 def to_device(batch: Mapping[str, Any], device: torch.device | str) -> Batch:
-    """The batch with its tensors on a device; without waiting for pinned ones."""
+    """The batch with its tensors on a device; pinned tensors are copied without waiting."""
     return {
         name: value.to(device, non_blocking=True) if torch.is_tensor(value) else value for name, value in batch.items()
     }

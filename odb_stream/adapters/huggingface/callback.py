@@ -1,4 +1,4 @@
-"""What happens at the events of training: progress, the end of epochs, figures, checkpoints; and the progress bar."""
+"""Callbacks of the Trainer: progress, the end of epochs, figures and checkpoints; and the progress bar."""
 
 import math
 from dataclasses import dataclass
@@ -51,14 +51,14 @@ class StreamCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._run = run
 
     def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Show the epochs of the whole run, not only those that are left."""
+        """Show the epochs of the whole run, not only the remaining ones."""
         if self._run is not None:
             # Callbacks may change the Trainer's state and control: that is how transformers lets them steer it.
             state.num_train_epochs = math.ceil(self._run.progress.epochs)
             state.epoch = self._run.progress.epoch
 
     def on_optimizer_step(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Enter the step that was made, and see whether it was the last of the epoch, or of the run."""
+        """Count the step, and check whether it was the last of the epoch, or of the run."""
         run = self._run
         if run is None or run.stream.windows is None or run.stream.windows.last is None:
             return
@@ -70,7 +70,7 @@ class StreamCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             state.max_steps = state.global_step + 1
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Set the true epoch; sum the figures where they are about to be logged."""
+        """Set the true epoch; sum the figures over ranks if they are about to be logged."""
         if self._run is None:
             return
         state.epoch = self._run.progress.epoch
@@ -81,12 +81,12 @@ class StreamCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             withdraw_state(folder_of(args.output_dir, state.global_step), self._run.loader.world)
 
     def on_epoch_end(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
-        """Sum the figures: what was not logged yet belongs to the whole run."""
+        """Sum the figures over ranks: what was not logged yet still belongs to the whole run."""
         if self._run is not None:
             self._run.since_log.gather()
 
     def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Write the loader's state of the step that the checkpoint is of; this makes the checkpoint whole."""
+        """Write the loader's state of the checkpoint's step, which makes the checkpoint whole."""
         if self._run is None:
             return
         progress, loader = self._run.progress, self._run.loader

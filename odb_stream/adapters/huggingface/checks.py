@@ -1,4 +1,4 @@
-"""What a Trainer must not be told beside a loader: each setting is refused at the start, by name, with the way out."""
+"""Settings of a Trainer that conflict with a loader: each is refused at the start, by name, with the way out."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -11,14 +11,16 @@ from odb_stream.loader import Loader
 
 
 def check_loaders(train_loader: Any, eval_loader: Any, given: Mapping[str, Any]) -> None:
-    """Raise a ConfigError unless these are Loaders and no dataset stands beside them in the arguments ``given``."""
+    """Raise a ConfigError unless these are Loaders and the arguments ``given`` hold no dataset next to them."""
     for name, loader in (("train_loader", train_loader), ("eval_loader", eval_loader)):
         if loader is not None and not isinstance(loader, Loader):
             raise ConfigError(f"{name} must be an odb_stream Loader, not {loader!r}: it feeds each rank by itself")
     if train_loader is None:
         raise ConfigError("train_loader is None: give an odb_stream Loader")
     if given.get("train_dataset") is not None:
-        raise ConfigError("train_dataset is given beside train_loader: leave it out, the loader brings the data")
+        raise ConfigError(
+            "train_dataset is given beside train_loader: leave it out, because the loader provides the data"
+        )
     if given.get("eval_dataset") is not None and eval_loader is not None:
         raise ConfigError("eval_dataset is given beside eval_loader: leave one of them out")
     if eval_loader is not None and eval_loader.settings.closure != "join":
@@ -27,21 +29,21 @@ def check_loaders(train_loader: Any, eval_loader: Any, given: Mapping[str, Any])
         )
     if given.get("compute_metrics") is not None and eval_loader is not None and eval_loader.world.size > 1:
         raise ConfigError(
-            "compute_metrics is set, but eval_loader gives ranks batches of different shapes, and predictions of idle "
-            "steps: evaluate the loss with it, or metrics with an eval_dataset or on one rank"
+            "compute_metrics is set, but eval_loader gives ranks batches of different shapes, and idle steps "
+            "have predictions too: evaluate only the loss with it, or use an eval_dataset, or one rank, for metrics"
         )
 
 
 def check_arguments(args: TrainingArguments, loader: Loader) -> None:
-    """Raise a ConfigError that names the first argument which would batch, order, shard or count the data again."""
+    """Raise a ConfigError that names the first argument that would batch, order, shard or count the data again."""
     for problem in _problems(args, loader):
         raise ConfigError(problem)
 
 
 def check_ranks(loader: Loader, name: str, processes: int, peers: int) -> None:
-    """Raise a ConfigError unless a loader is spread over the trainer's data-parallel ranks.
+    """Raise a ConfigError unless a loader was built for the trainer's data-parallel ranks.
 
-    ``processes`` is the number of them all, ``peers`` of those that share a batch (tensor and context parallel).
+    ``processes`` counts all of them, ``peers`` those that share a batch (tensor and context parallelism).
     """
     if loader.world.size * peers != processes:
         raise ConfigError(
@@ -57,10 +59,10 @@ def _problems(args: TrainingArguments, loader: Loader) -> Iterator[str]:
     if args.per_device_train_batch_size != default:
         yield (
             f"per_device_train_batch_size is {args.per_device_train_batch_size}, but the loader decides what a batch "
-            "holds: leave it out and set the loader's Budget (tokens, or samples)"
+            "contains: leave it out and set the loader's Budget (tokens, or samples)"
         )
     if args.auto_find_batch_size:
-        yield "auto_find_batch_size is set, but the loader decides what a batch holds: lower its Budget instead"
+        yield "auto_find_batch_size is set, but the loader decides what a batch contains: lower its Budget instead"
     if args.gradient_accumulation_steps != settings.grad_accum:
         yield (
             f"gradient_accumulation_steps is {args.gradient_accumulation_steps}, but the loader's grad_accum is "
@@ -69,7 +71,7 @@ def _problems(args: TrainingArguments, loader: Loader) -> Iterator[str]:
     for name in ("dispatch_batches", "split_batches"):
         if getattr(args.accelerator_config, name, None):
             yield (
-                f"{name} is set in accelerator_config: batches would be cut up and handed out from rank 0, but the "
+                f"{name} is set in accelerator_config: rank 0 would divide batches among the ranks, but the "
                 "loader feeds each rank by itself: leave it out"
             )
     if args.dataloader_num_workers > 0:
@@ -98,12 +100,12 @@ def _problems(args: TrainingArguments, loader: Loader) -> Iterator[str]:
         value = getattr(args, name)
         if value is not None and 0 < value < 1 and args.max_steps <= 0:
             yield (
-                f"{name} is {value:g}, a share of all steps, whose number is not known before the data are read: give "
-                "a number of steps, or set max_steps"
+                f"{name} is {value:g}, a share of all steps, but their number is unknown before the data are read: "
+                "give a number of steps, or set max_steps"
             )
     if settings.closure == "join" and loader.samples is None and args.num_train_epochs % 1:
         yield (
-            f"num_train_epochs is {args.num_train_epochs:g}, but how many samples an epoch has is not known: give a "
+            f"num_train_epochs is {args.num_train_epochs:g}, but the number of samples in an epoch is unknown: give a "
             "whole number, or write an index beside every shard (`odb-stream index`)"
         )
 

@@ -1,4 +1,4 @@
-"""Whether a model keeps packed samples apart: the fastest attention that does is chosen, and then it is tried."""
+"""Packed samples must not see each other: choose the fastest attention that keeps them apart, then try the model."""
 
 import logging
 from collections.abc import Iterator
@@ -12,45 +12,48 @@ from odb_stream.errors import ConfigError
 from odb_stream.nodes.collate import Batch
 
 LENGTHS = (5, 7)
-"""Tokens of the two samples that are packed for the trial."""
+"""Lengths of the two samples that are packed for the trial."""
 
 MOST_CHANGE = 1e-3
-"""Of the largest logit: what rounding may change; samples that see each other change by far more."""
+"""How much rounding may change logits, relative to the largest; samples that see each other change far more."""
 
 logger = logging.getLogger(__name__)
 
 
 def choose_attention(model: Any, *, half: bool) -> None:
-    """Switch a model on CUDA from sdpa to flash_attention_2 where that is installed and the numbers are of 16 bits.
+    """Switch a model on CUDA from sdpa to flash_attention_2 if that is installed and the model computes in 16 bits.
 
-    sdpa builds a dense mask over the packed row; the kernels of variable length do no work between samples.
+    sdpa builds a dense mask over the packed row; kernels for variable lengths skip the work between samples.
     """
-    # The name is kept nowhere public; what the user chose on purpose (anything but the default) stays.
+    # transformers has no public name for it. Anything but the default is the user's choice, and stays.
     current = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if current != "sdpa" or not half or model.device.type != "cuda" or not is_flash_attn_2_available():
         return
     try:
         model.set_attn_implementation("flash_attention_2")
     except (ValueError, ImportError) as error:
-        logger.info("packed batches go through sdpa: the model takes no flash attention (%s)", error)
+        logger.info("packed batches use sdpa: the model does not support flash attention (%s)", error)
 
 
 def check_packing(model: Any, autocast: Any) -> None:
     """Raise a ConfigError if one packed sample changes what the model says of the next.
 
-    ``autocast`` is a context manager to run the model in. The trial takes a dozen tokens. Models that are no
-    transformers models, or whose weights are not there yet, are not tried.
+    ``autocast`` is a context manager to run the model in. The trial takes a dozen tokens. Other models than those of
+    transformers, and models whose weights are not loaded yet, are not tried.
     """
     if not hasattr(model, "get_input_embeddings") or not hasattr(model, "config"):
         return
     parameters = list(model.parameters())
     if any(parameter.is_meta or parameter.numel() == 0 for parameter in parameters):
-        logger.info("the model's weights are not all here: that it keeps packed samples apart was not tried")
+        logger.info(
+            "not all of the model's weights are loaded, so it was not tried whether it keeps packed samples apart"
+        )
         return
     ids = _plain_tokens(model.config, model.get_input_embeddings().weight.shape[0])
     first, second = (_row(ids, shift, model) for shift in (0, 1))
     with torch.no_grad(), _evaluating(model), autocast:
         one, other = (model(**batch).logits[0, LENGTHS[0] :].float() for batch in (first, second))
+    # Only the first sample differs between the two rows, so nothing may change in the second one.
     change = float((one - other).abs().max() / one.abs().max())
     if not change <= MOST_CHANGE:
         name = getattr(model.config, "_attn_implementation", None)
@@ -62,7 +65,7 @@ def check_packing(model: Any, autocast: Any) -> None:
 
 
 def check_positions(model: Any, batch: Batch) -> None:
-    """Raise a ConfigError where a model without M-RoPE is given four rows of positions."""
+    """Raise a ConfigError if a model without M-RoPE gets four rows of positions."""
     positions = batch.get("position_ids")
     if positions is not None and positions.ndim == 3 and not has_mrope(model):
         raise ConfigError(
@@ -103,7 +106,7 @@ def _row(ids: list[int], shift: int, model: Any) -> Batch:
 
 
 def _plain_tokens(config: Any, vocabulary: int) -> list[int]:
-    """Up to 64 tokens that stand for no image, end or padding."""
+    """Up to 64 ordinary tokens: no placeholders for images, no end, no padding."""
     parts = [config, config.get_text_config()] if hasattr(config, "get_text_config") else [config]
     special: set[Any] = set()
     for part in parts:

@@ -1,4 +1,4 @@
-"""How far a run is, counted in samples over all ranks, and the learning rate that follows from it."""
+"""Progress of a run in samples over all ranks, and the learning rate that follows it."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -13,10 +13,10 @@ from odb_stream.loader import Loader
 from odb_stream.sample import StepInfo
 
 WITHOUT_TOTAL = ("constant", "reduce_lr_on_plateau", "greedy")
-"""Schedules that need not know how much is to come."""
+"""Schedules that do not depend on the length of the run."""
 
 ENDLESS = 10**12
-"""More optimizer steps than any run makes: the bound where neither samples nor ``max_steps`` give one."""
+"""More optimizer steps than any run makes: the bound if neither samples nor ``max_steps`` give one."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class SampleProgress:
 
     @property
     def position(self) -> int:
-        """Samples that the run is past, dropped ones of finished epochs included; ``samples_seen`` where unknown."""
+        """Samples behind the run, including those dropped in finished epochs; ``samples_seen`` if that is unknown."""
         if self.per_epoch is None:
             return self.samples_seen
         return self.done * self.per_epoch + min(self.within, self.per_epoch)
@@ -79,17 +79,17 @@ class SampleProgress:
 
     @property
     def epoch(self) -> float:
-        """Epochs that are past; whole ones only where their size is not known."""
+        """Finished epochs, with the fraction of the running one if the size of an epoch is known."""
         return self.done + (min(self.within / self.per_epoch, 1.0) if self.per_epoch else 0.0)
 
     @property
     def finished(self) -> bool:
-        """Whether the epochs that were asked for are done."""
+        """Whether the requested epochs are done."""
         return self.done >= math.ceil(self.epochs) or (self.total is not None and self.position >= self.total)
 
     @property
     def epochs_left(self) -> int:
-        """Loops over the loader that are still to come, the running one included."""
+        """Remaining loops over the loader, including the running one."""
         return 0 if self.finished else math.ceil(self.epochs) - self.done
 
     def most_steps(self, max_steps: int) -> int:
@@ -104,7 +104,7 @@ class SampleProgress:
 
 
 def check_schedule(args: TrainingArguments, progress: SampleProgress, by: str) -> None:
-    """Raise a ConfigError where the learning rate cannot follow the samples (or steps) as it was asked to."""
+    """Raise a ConfigError if the learning rate cannot follow the samples, or steps, as requested."""
     if by not in ("samples", "steps"):
         raise ConfigError(f"schedule is {by!r}, but must be 'samples' or 'steps'")
     name = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
@@ -113,24 +113,24 @@ def check_schedule(args: TrainingArguments, progress: SampleProgress, by: str) -
     if by == "steps":
         if args.max_steps <= 0:
             raise ConfigError(
-                f"schedule is 'steps' and max_steps is {args.max_steps}: the number of steps is not known before the "
+                f"schedule is 'steps' and max_steps is {args.max_steps}: the number of steps is unknown before the "
                 "data are read, so set max_steps, or leave schedule='samples'"
             )
     elif progress.total is None:
         raise ConfigError(
-            f"lr_scheduler_type {name!r} needs to know how many samples are to come, and the loader cannot tell: write "
-            "an index beside every shard (`odb-stream index`), or set schedule='steps' with max_steps, or "
+            f"lr_scheduler_type {name!r} needs to know the number of samples in the run, but the loader does "
+            "not know it: write an index beside every shard (`odb-stream index`), or set schedule='steps' with max_steps, or "
             "lr_scheduler_type='constant'"
         )
     elif args.warmup_steps >= 1:
         raise ConfigError(
-            f"warmup_steps is {args.warmup_steps:g} steps, but the learning rate goes by samples: give a share of the "
+            f"warmup_steps is {args.warmup_steps:g} steps, but the learning rate follows samples: give a share of the "
             "run, such as warmup_steps=0.03, or set schedule='steps' with max_steps"
         )
 
 
 def follow_samples(scheduler: Any, progress: Callable[[], int]) -> Any:
-    """Let a scheduler of transformers, made for a number of samples, look at ``progress()`` instead of its steps."""
+    """Make a scheduler of transformers, built for a number of samples, follow ``progress()`` instead of its steps."""
     if isinstance(scheduler, LambdaLR):
         # The public attribute of torch's scheduler. transformers offers no other way in: it builds the factors itself.
         scheduler.lr_lambdas = [_by(progress, factor) for factor in scheduler.lr_lambdas]

@@ -1,4 +1,4 @@
-"""What the Trainer iterates over: the loader's own batches, an accumulation window at a time, with a look ahead."""
+"""What the Trainer iterates over: the loader's own batches, one accumulation window at a time, and one ahead."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ class TrainStream:
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
         self.windows: Windows | None = None
-        """Those of the running epoch."""
+        """The windows of the running epoch."""
 
     def __iter__(self) -> "Windows":
         self.windows = Windows(iter(self.loader), self.loader.settings.grad_accum)
@@ -36,12 +36,12 @@ class Windows(Iterator[Batch]):
         self._error: OdbStreamError | None = None
         self._single: deque[Batch] = deque()
         self.last: StepInfo | None = None
-        """The last step, fillings apart, of the window that was taken."""
+        """The last step of the window that was taken, not counting idle copies."""
 
     def take(self) -> list[Batch]:
         """The batches of the next optimizer step; empty at the end of the epoch."""
         window = self._pull() if self._ahead is None else self._ahead
-        if not window and self._error is not None:  # what came before it was trained on
+        if not window and self._error is not None:  # only now: the windows before it have been trained on
             raise self._error
         self._ahead = None
         for batch in window:
@@ -51,7 +51,7 @@ class Windows(Iterator[Batch]):
         return window
 
     def more(self) -> bool:
-        """Whether the epoch goes on; pulls the next window for it. An error is kept for :meth:`take`."""
+        """Whether the epoch has more windows; pulls the next one to find out. Keeps an error for :meth:`take`."""
         if self._ahead is None:
             self._ahead = self._pull()
         return bool(self._ahead) or self._error is not None
@@ -79,7 +79,7 @@ class Windows(Iterator[Batch]):
 
 
 class EvalStream:
-    """A loader as ``get_eval_dataloader`` returns it: each ``iter`` is the very same epoch, in the same order."""
+    """A loader as ``get_eval_dataloader`` returns it: each ``iter`` repeats the same epoch, in the same order."""
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
