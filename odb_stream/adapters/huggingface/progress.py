@@ -118,8 +118,8 @@ def check_schedule(args: TrainingArguments, progress: SampleProgress, by: str) -
             )
     elif progress.total is None:
         raise ConfigError(
-            f"lr_scheduler_type {name!r} needs to know the number of samples in the run, but the loader does "
-            "not know it: write an index beside every shard (`odb-stream index`), or set schedule='steps' with max_steps, or "
+            f"lr_scheduler_type {name!r} needs to know the number of samples in the run, which is unknown: write "
+            "an index beside every shard (`odb-stream index`), or set schedule='steps' with max_steps, or "
             "lr_scheduler_type='constant'"
         )
     elif args.warmup_steps >= 1:
