@@ -110,7 +110,7 @@ class Meter:
 
     @property
     def seconds(self) -> float:
-        """Since the first step that counts, or the last reading."""
+        """Seconds since the meter was made, restarted or last read."""
         return time.perf_counter() - self._began
 
     def leave_out(self, seconds: float) -> None:
