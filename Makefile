@@ -33,7 +33,7 @@ bench: $(INSTALLED) ## measure beside other systems, and write docs/benchmarks.m
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[bench]"
 	$(BIN)/python tools/bench
 
-reference: $(INSTALLED) ## write docs/reference.md anew from the docstrings
+reference: $(INSTALLED) ## rewrite docs/reference.md from the docstrings
 	$(BIN)/python tools/make_reference.py
 
 clean: ## remove the virtual environment and all caches

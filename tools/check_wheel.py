@@ -1,10 +1,10 @@
-"""The wheel installs and works alone: built, installed in a new environment, tried outside the checkout.
+"""Checks that the wheel works on its own: built, installed in a new environment, tried outside the checkout.
 
     python tools/check_wheel.py
 
-Packages are installed in the versions of the environment that runs this, so it needs the package index, or pip's cache
-of it, and a minute or two. Every command is run as a new user would run it, on files that are written here; the first
-that does not do what it should ends the check.
+Packages are installed in the versions of the current environment, so this needs the package index, or pip's cache of
+it, and a minute or two. Every command runs as a new user would run it, on files that are written here. The first
+failure ends the check.
 """
 
 import json
@@ -35,7 +35,7 @@ def build(shards: str = "out/*.tar") -> odb.Pipeline:
 
 
 def told(*words: str | Path, at: Path = ROOT, path: str | None = None) -> str:
-    """Run a command; what it said on standard output. Ends the check where it failed."""
+    """Run a command and return its standard output. A command that fails ends the check."""
     environment = {"PATH": path or os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "COLUMNS": "120"}
     done = subprocess.run(list(map(str, words)), cwd=at, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -50,12 +50,12 @@ def require(holds: bool, words: str) -> None:
 
 
 def built(folder: Path) -> Path:
-    """Build the wheel and look at what is in it."""
+    """Build the wheel and check its contents."""
     told(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT)
     (wheel,) = folder.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     strangers = [name for name in names if not name.startswith(("odb_stream/", "odb_stream-"))]
-    require(not strangers, f"it holds {strangers[:3]}")
+    require(not strangers, f"it also holds {strangers[:3]}")
     require("odb_stream/py.typed" in names, "odb_stream/py.typed is missing")
     sources = {str(file.relative_to(ROOT)) for file in (ROOT / "odb_stream").rglob("*.py")}
     require(sources <= set(names), f"{sorted(sources - set(names))[:3]} are missing")
@@ -63,7 +63,8 @@ def built(folder: Path) -> Path:
 
 
 def installed(wheel: Path, folder: Path) -> Path:
-    """Install it in an environment of its own; returns the folder of its programs."""
+    """Install the wheel in a new environment; returns the folder of its programs."""
+    # Other versions may fail for reasons of their own, which is not what this checks.
     pinned = told(sys.executable, "-m", "pip", "freeze", "--exclude-editable")
     constraints = folder / "constraints.txt"
     constraints.write_text("".join(f"{line}\n" for line in pinned.splitlines() if "==" in line), encoding="utf-8")
@@ -89,7 +90,8 @@ def write_inputs(at: Path) -> None:
 
 
 def try_commands(programs: Path, at: Path) -> None:
-    """The commands on these files, each with what it must say."""
+    """Run each command on these files and check what it prints."""
+    # Without the current environment on the path: its programs would hide what the wheel lacks.
     path = f"{programs}:/usr/bin:/bin"
 
     def odb_stream(*words: str) -> str:
@@ -103,7 +105,7 @@ def try_commands(programs: Path, at: Path) -> None:
     for command in ("write", "index", "check", "inspect", "run", "simulate", "state"):
         require(command in odb_stream("--help"), f"--help does not name {command}")
     odb_stream("write", "chats.jsonl", "out", "--samples-per-shard", "16")
-    require(len(list((at / "out").glob("*.tar"))) == 3, "write did not make three shards")
+    require(len(list((at / "out").glob("*.tar"))) == 3, "write makes other than three shards")
     odb_stream("index", "out/*.tar")
     require(as_json("check", "out/*.tar")["samples"] == CHATS, "check counts other samples")
     require("anchored" in odb_stream("inspect", "recipe.py", "--budget", "512"), "inspect compares no policies")

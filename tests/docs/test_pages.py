@@ -32,7 +32,7 @@ def test_json_blocks_parse(page: str) -> None:
                     json.loads(line)
 
 
-def test_what_does_not_run_stands_on_a_page() -> None:
+def test_what_does_not_run_is_on_a_page() -> None:
     assert set(NOT_RUN) <= set(PAGES)
     for page, blocks in NOT_RUN.items():
         texts = [fence.text for fence in fences_of(page) if fence.language in EXECUTED]
@@ -46,7 +46,7 @@ def test_preludes_are_of_pages() -> None:
 
 
 def test_ranks_that_share_a_pipe_write_whole_lines() -> None:
-    """Under torchrun ``print`` writes a line and its end apart: now and then those of two ranks come out mixed."""
+    """Under torchrun ``print`` writes a line and its end separately, so those of two ranks are sometimes mixed."""
     several = re.compile(r"^torchrun .*--nproc_per_node [2-9] (\w+\.py) \| sort$", re.M)
     found = 0
     for page in PAGES:

@@ -1,4 +1,4 @@
-"""``docs/protocol.md`` tells the truth: its worked example is what the code does, and what it names exists."""
+"""``docs/protocol.md`` is true: its worked example is what the code does, and the names on it exist."""
 
 import re
 from pathlib import Path

@@ -31,7 +31,7 @@ def test_the_committed_page_is_the_one_that_is_made(made: str) -> None:
     assert PAGE.read_text(encoding="utf-8") == made, "run `make reference` and commit docs/reference.md"
 
 
-def test_nothing_of_this_machine_stands_in_it(made: str) -> None:
+def test_nothing_of_this_machine_is_in_it(made: str) -> None:
     assert not re.search(r"0x[0-9a-f]{6}", made)
     for path in (ROOT, Path(sys.prefix), Path.home()):
         assert f"{path}/" not in made

@@ -1,4 +1,4 @@
-"""The messages on the page of troubleshooting are those of the source, and every kind of error stands there."""
+"""The messages on the troubleshooting page are those of the source, and the page covers every kind of error."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ from odb_stream import errors
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 ANY = "\0"
-"""Where a value stands in a message."""
+"""Marks the place of a value in a message."""
 
 
 def told() -> list[str]:
@@ -44,7 +44,7 @@ def source() -> str:
 
 @pytest.mark.parametrize("words", told())
 def test_a_message_of_the_page_is_in_the_source(words: str, source: str) -> None:
-    """What stands between the values is found in one text, in this order."""
+    """The words between the values occur in one text of the source, in this order."""
     pattern = ".*?".join(re.escape(part) for part in words.strip("…").split("…"))
     assert re.search(pattern, source), f"no message reads {words!r}"
 
@@ -61,7 +61,7 @@ def test_every_kind_of_error_has_its_chapter() -> None:
     assert kinds <= set(re.findall(r"\w+", headings))
 
 
-def test_every_warning_of_the_log_stands_there(source: str) -> None:
+def test_every_warning_of_the_log_is_on_the_page(source: str) -> None:
     """The first words of each call of ``logger.warning`` are in the table of warnings, but for those listed here."""
     left_out = ("found no way to connect", "all its samples are there")
     chapter = PAGE.read_text(encoding="utf-8").split("\n### Warnings in the log\n")[1]

@@ -1,4 +1,4 @@
-"""The page on images tells the truth: its worked example runs, its reasons and rows are those of the code."""
+"""The page on images is true: its worked example runs, and its reasons and rows are those of the code."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""The documentation tells the truth: links lead somewhere, named files and functions exist, the journey is as told."""
+"""The documentation is true: links lead somewhere, named files and functions exist, the journey happens as written."""
 
 import importlib
 import re
@@ -78,7 +78,7 @@ def test_the_commands_of_the_readme_exist() -> None:
 
 
 @pytest.mark.slow
-def test_the_journey_tells_what_happens() -> None:
+def test_the_journey_happens_as_written() -> None:
     """The numbers of the page, measured."""
     sys.path.insert(0, str(ROOT / "pipelines"))
     text_chat = importlib.import_module("text_chat")

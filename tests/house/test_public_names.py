@@ -1,4 +1,4 @@
-"""The names that users may import: adding or removing one is a decision, and is made here as well."""
+"""The names that users may import. Adding or removing one is a decision, so this list changes with it."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ def test_every_public_name_is_there() -> None:
     assert set(odb.__all__) <= set(dir(odb))
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(odb, "DataLoader")
 
 

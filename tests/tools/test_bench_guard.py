@@ -1,6 +1,7 @@
-"""What must not get worse unnoticed: batch quality beside other policies, and how costs grow with samples and ranks.
+"""What must not get worse unnoticed: batch quality compared with other policies, and the growth of costs.
 
-Counts, never seconds. How costs grow with the window is tests/batching/test_window.py's.
+The tests count calls and bytes, never seconds, which depend on the machine.
+For costs by window, see tests/batching/test_window.py.
 """
 
 import sys
@@ -48,7 +49,7 @@ def test_packed_rows_are_within_one_percent_of_the_ideal(name: str) -> None:
 @pytest.mark.parametrize("samples", [125, 1_000])
 @pytest.mark.parametrize("name", SEEDED)
 def test_short_epochs_are_ahead_too(name: str, samples: int) -> None:
-    """Epochs of a few steps with 8 ranks are decided by their end; grouped one at a time, three of the eight fail."""
+    """Epochs of a few steps depend on their end: with groups formed one at a time, three of the eight cases fail."""
     ranks = deal(workload(name, samples), RANKS)
     footprint = Footprint("padded", BUDGET)
     ours = simulate(ranks, policy="anchored", footprint=footprint)

@@ -1,4 +1,4 @@
-"""Every benchmark runs, on few samples, and its table can be made of what it found."""
+"""Every benchmark runs on few samples, and its table can be made of the figures."""
 
 import subprocess
 import sys
