@@ -34,8 +34,8 @@ class SampleRef(NamedTuple):
 class Remaining(NamedTuple):
     """Samples of one pass over one source that are still to be read: numbers ``start`` to ``stop`` of one shard.
 
-    ``epoch`` is the pass. The items of a dataset count as one shard, 0. It stands beside the positions because saved
-    states hold such rows, and states are below the sources.
+    ``epoch`` is the pass. The items of a dataset count as one shard, 0. It is defined beside the positions because
+    saved states hold such rows, and states are below the sources.
     """
 
     source: int
@@ -46,7 +46,7 @@ class Remaining(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a rank's reading stands just after a record, as four integers, so that reading can go on from there.
+    """Where a rank is in its reading just after a record, as four integers, so that reading can continue from there.
 
     ``segment`` counts the segments (shards or parts of shards) of this rank's plan. ``index`` and ``offset`` give the
     sample number and the byte at which the current shuffle block starts, ``place`` how many samples of that block
@@ -63,9 +63,9 @@ START = Position(0, 0, 0, 0)
 
 
 class PartPosition(NamedTuple):
-    """Where reading stands in one source of a mix: the pass over it, the position there, and its turns so far.
+    """Where reading is in one source of a mix: the pass over it, the position there, and its turns so far.
 
-    ``turns`` counts the records that this source gave, anew whenever a source leaves the schedule because it ended.
+    ``turns`` counts the records that this source gave. It restarts whenever a source that ended leaves the schedule.
     """
 
     pass_number: int
@@ -74,7 +74,7 @@ class PartPosition(NamedTuple):
 
 
 class MixPosition(NamedTuple):
-    """Where a rank's reading of a mix stands just after a record: one part for each source, in the mix's order."""
+    """Where a rank is in its reading of a mix just after a record: a part for each source, in the mix's order."""
 
     parts: tuple[PartPosition, ...]
 
@@ -97,16 +97,16 @@ def position_from(state: Sequence[Any]) -> ReadingPosition:
             return Position(*state)
         parts = tuple(PartPosition(number, Position(*place), turns) for number, place, turns in state)
     except (TypeError, ValueError) as error:
-        raise StateError(f"{state!r} is no reading position: give a state as it was saved") from error
+        raise StateError(f"{state!r} is not a reading position: load a state as it was saved") from error
     if not parts or not all(_are_integers((part.pass_number, *part.position, part.turns), 6) for part in parts):
-        raise StateError(f"{state!r} is no reading position: give a state as it was saved")
+        raise StateError(f"{state!r} is not a reading position: load a state as it was saved")
     return MixPosition(parts)
 
 
 def in_one_source(position: ReadingPosition, name: str) -> Position:
-    """The position, which must be one in a single source, called ``name``. Raises StateError for one in a mix."""
+    """The position, which must be in a single source, called ``name``. Raises StateError for a position in a mix."""
     if isinstance(position, MixPosition):
-        raise StateError(f"a position in a mix of {len(position.parts)} sources was given to {name}, which is no mix")
+        raise StateError(f"a position in a mix of {len(position.parts)} sources was given to {name}, which is not a mix")
     return position
 
 
@@ -118,7 +118,7 @@ def _are_integers(values: Sequence[Any], count: int) -> bool:
 class Record:
     """One undecoded sample as the source read it.
 
-    ``members`` maps an extension ("json", "0.jpg") to the bytes of that member; it is empty for a map-style dataset,
+    ``members`` maps an extension ("json", "0.jpg") to the bytes of that member. It is empty for a map-style dataset,
     whose items are fetched in the workers. ``shard`` is the shard's address, fit for logs. ``position`` is the
     reading position just after this record. ``epoch`` counts the passes over its data: with ``ref`` it is the sample's
     identity, and all draws come from it. ``damage`` is set where the shard is damaged: the sample cannot be read whole,
@@ -135,12 +135,12 @@ class Record:
 
     @property
     def where(self) -> str:
-        """The place in words, for messages."""
+        """The place, for messages."""
         return describe_place(self.shard, self.key, self.ref)
 
 
 def describe_place(shard: str, key: str, ref: SampleRef) -> str:
-    """Say where a sample lies: shard, key, number and, in a tar file, byte offset."""
+    """Where a sample is: shard, key, number and, in a tar file, byte offset."""
     at_byte = f", byte offset {ref.offset}" if ref.offset >= 0 else ""
     return f"{shard}, key {key!r} (sample {ref.index}{at_byte})"
 
@@ -152,8 +152,8 @@ class Sample(dict[str, Any]):
     ``KEY.txt`` or ChatTemplate), ``input_ids`` and ``labels`` (from Tokenize). A stage may add others. Random draws
     come from :func:`odb_stream.seeds.generator`, which needs the attributes below and nothing else.
 
-    Attributes: ``ref``, ``key`` and ``shard`` say where the sample lies; ``seed`` and ``epoch`` are the run's;
-    ``stage`` is the place, in the pipeline, of the stage that the sample is in.
+    Attributes: ``ref``, ``key`` and ``shard`` say where the sample is stored; ``seed`` and ``epoch`` are the run's;
+    ``stage`` is the index, in the pipeline, of the stage that the sample is in.
     """
 
     __slots__ = ("epoch", "key", "ref", "seed", "shard", "stage")
@@ -182,7 +182,7 @@ class Sample(dict[str, Any]):
 
     @property
     def where(self) -> str:
-        """The place in words, for messages."""
+        """The place, for messages."""
         return describe_place(self.shard, self.key, self.ref)
 
 
@@ -191,8 +191,8 @@ class Drop:
     """Returned by a stage instead of a sample: leave this one out and count it under ``reason``.
 
     ``reason`` is a short name in snake_case (it becomes a key of ``report()["dropped"]``), ``detail`` one line for the
-    log. ``damaged`` marks a sample whose data are broken, as against one that is merely not wanted: it counts against
-    the failure budget and goes into the quarantine file.
+    log. ``damaged`` marks a sample whose data are broken, unlike one that is merely not wanted: it counts against the
+    failure budget and goes into the quarantine file.
     """
 
     reason: str
@@ -205,14 +205,14 @@ Stage = Callable[[Sample], Sample | Drop]
 
 
 class Op(NamedTuple):
-    """What one image transform is to do to one image: the transform's place in the pipeline, and its drawn numbers."""
+    """What one image transform will do to one image: the transform's index in the pipeline, and its drawn numbers."""
 
     place: int
     parameters: tuple[float, ...]
 
 
 class PreparedImage(NamedTuple):
-    """An image that was measured and not yet decoded: its compressed file and what to do to its pixels.
+    """An image that is measured and not yet decoded: its compressed file and what to do to its pixels.
 
     ``data`` is uint8 of shape (bytes,). ``grid`` counts patches in time, height and width after all ``ops`` and the
     model's own resizing; ``features`` is the number of tokens that the image takes.
@@ -244,8 +244,8 @@ class PreparedSample(NamedTuple):
     there is no loss, on the first token always. ``supervised`` counts the labels that count after the causal shift.
     In a vision pipeline ``token_types`` (int32, (length,)) is 1 on image tokens and ``rope`` (int32, (3, length)) holds
     the M-RoPE positions; otherwise they are None. ``pixels`` (float32, (patches, dimensions of a patch), or in a form
-    with fewer bytes) are there once the images were decoded, just before the sample is emitted. ``ref`` and ``epoch``
-    are the identity of its record; ``origin`` holds its shard and key where an image may yet prove broken.
+    with fewer bytes) exist once the images are decoded, just before the sample is emitted. ``ref`` and ``epoch``
+    are the identity of its record; ``origin`` holds its shard and key where an image may still prove broken.
     """
 
     ref: SampleRef
@@ -273,9 +273,9 @@ class StepInfo:
     are the tensor's size (rows x columns). ``loss_scale`` turns this rank's token-mean loss into its share of the
     token mean over the whole global batch (over the accumulation window when there is one). ``refs`` are the
     identities of this rank's samples in batch order. ``samples_seen`` counts samples over all ranks in this epoch,
-    this step included. An ``idle`` step holds a real batch with weight 0, which counts as nothing here.
-    ``accum_index`` is the step's place in its accumulation window, from 0; ``accum_last`` tells that the window ends
-    with it: step the optimizer. ``has_images`` is of this rank's batch, ``any_rank_has_images`` of any rank's: where
+    this step included. An ``idle`` step holds a real batch with weight 0, which is not counted here.
+    ``accum_index`` is the step's place in its accumulation window, from 0; ``accum_last`` is True where the window
+    ends: step the optimizer. ``has_images`` is of this rank's batch, ``any_rank_has_images`` of any rank's: where
     ranks differ, see ``mixed_modality`` of the Loader.
     """
 
