@@ -148,7 +148,7 @@ class Gloo:
                 raise self._stopped(event)
         elif heartbeat.lost is not None:
             # The store vanishes with its host, whose death is heard over the connections at about the same time: that
-            # names a rank, so it gets the chance to come first.
+            # names a rank, so it gets the chance to be first.
             if now > heartbeat.lost_at + GRACE_SECONDS:
                 raise self._explain(heartbeat.lost) from heartbeat.lost
         elif heartbeat.silence() > self._timeout:

@@ -235,7 +235,7 @@ class Heartbeat:
     def _note_first(self, event: PeerEvent) -> None:
         with self._changed:
             self.first = event
-            self.gone = {**dict.fromkeys(event.ranks, event), **self.gone}  # it comes first, as on all ranks
+            self.gone = {**dict.fromkeys(event.ranks, event), **self.gone}  # its order is the same on all ranks
             self._changed.notify_all()
 
     def _guarded(self, call: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
 """The transport of a device mesh: several processes share one rank, such as those of a tensor-parallel group.
 
-All processes of the mesh come to every gather, so peers cannot drift apart unnoticed. An exchange goes to the process
+All processes of the mesh join every gather, so peers cannot drift apart unnoticed. An exchange goes to the process
 that has the same place among the peers of the other rank.
 """
 
@@ -44,7 +44,7 @@ class MeshTransport:
         differing = int((rows != rows[0]).any(axis=1).argmax())
         raise PeerError(
             f"processes {members[0]} and {members[differing]} share data-parallel rank {rank} of {self.size}, "
-            "but have come to different batches: give the peers of a rank the same data, settings, seed and state"
+            "but have arrived at different batches: give the peers of a rank the same data, settings, seed and state"
         )
 
     def exchange(self, outgoing: Mapping[int, Bytes], incoming: Collection[int]) -> dict[int, Bytes]:

@@ -49,7 +49,7 @@ class SetClock:
 
 
 class Crew:
-    """Heartbeats of three ranks over one store, without connections; all by one ``clock`` where one is given."""
+    """Heartbeats of three ranks over one store, without connections; all by one ``clock`` if one is given."""
 
     def __init__(self, *, timeout: float = 600.0, size: int = 3, clock: Any = None) -> None:
         self.store = MemoryStore()

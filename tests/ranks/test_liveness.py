@@ -13,15 +13,20 @@ from odb_stream.ranks.liveness import TAKEN, Liveness
 from odb_stream.ranks.peer_events import PeerEvent
 
 
+def joined(hub: Liveness, other: Liveness, invitation: str) -> bool:
+    """Connect to a hub that listens meanwhile."""
+    answering = threading.Thread(target=listen_until, args=(hub, lambda _: bool(hub._peers)))
+    answering.start()
+    connected = other.connect(invitation)
+    answering.join()
+    return connected
+
+
 @pytest.fixture
 def pair() -> Iterator[tuple[Liveness, Liveness]]:
     """The hub, and rank 1 connected to it."""
     hub, other = Liveness(0), Liveness(1)
-    invitation = hub.invite(2)
-    answering = threading.Thread(target=listen_until, args=(hub, lambda _: bool(hub._peers)))
-    answering.start()
-    assert other.connect(invitation)
-    answering.join()
+    assert joined(hub, other, hub.invite(2))
     yield hub, other
     for liveness in (hub, other):
         liveness.close_sockets()
@@ -111,7 +116,7 @@ def test_a_caller_that_hangs_up_before_it_keeps_the_connection_is_no_death(
 
 
 def test_of_several_calls_one_is_kept() -> None:
-    """The hub comes to them late and finds them all; then it hears one rank, and no death.
+    """The hub accepts late and finds them all; then it hears one rank, and no death.
 
     Fails when a caller says on each that it keeps it, or hangs up on the one that it keeps.
     """
@@ -122,7 +127,7 @@ def test_of_several_calls_one_is_kept() -> None:
         target=lambda: connected.append(other.connect(json.dumps([port, ["127.0.0.1"] * 3, *words])))
     )
     calling.start()
-    calling.join(0.3)  # were the calls not there yet, the hub would only find fewer
+    calling.join(0.3)  # if some calls are not there yet, the hub only finds fewer
     heard = listen_until(hub, lambda _: bool(hub._peers) and not hub._callers)
     calling.join()
     other.send(PeerEvent("left", (7,)))

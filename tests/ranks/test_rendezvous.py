@@ -40,7 +40,7 @@ def threads() -> Iterator[Threads]:
 
 
 def arrived(store: MemoryStore, point: str, number: int) -> None:
-    """Wait until so many have come to a point."""
+    """Wait until so many have arrived at a point."""
     wait_for(store, lambda: int(store.values.get(f"{point}/arrived", b"0")) >= number)
 
 
@@ -75,7 +75,7 @@ def test_whoever_is_first_decides_for_all(threads: Threads) -> None:
 
 
 def test_the_next_gather_is_called_off_for_a_rank_that_is_not_there_yet(threads: Threads) -> None:
-    """Rank 1 knows that it will never come to the second gather, though it does not wait there."""
+    """Rank 1 knows that it will never reach the second gather, although it does not wait there."""
     store = MemoryStore()
     ranks = [Rendezvous(store, rank=rank, size=2) for rank in range(2)]
     first = [threads.run(rank, ranks[rank].meet_all) for rank in range(2)]

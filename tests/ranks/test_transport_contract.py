@@ -36,7 +36,7 @@ def parcel(sender: int, receiver: int, number: int, length: int) -> np.ndarray[A
 
 
 def run_program(transport: Transport, program: Program) -> None:
-    """Run it on one rank, checking all that comes back."""
+    """Run it on one rank, checking everything it receives."""
     me = transport.rank
     for number, length in enumerate(program.values):
         gathered = transport.gather(row(me, number, length))
@@ -181,7 +181,7 @@ def until_it_waits(transport: Any) -> None:
 
 
 def leave_while_waiting(build: Build, line: Connection, point: str) -> None:
-    """Wait for ranks that do not come, until another thread lets this rank leave."""
+    """Wait for ranks that never arrive, until another thread lets this rank leave."""
     transport = build()
     transport.gather(ONE)
     if transport.rank == 0:
@@ -226,7 +226,7 @@ def all_leave(build: Build, line: Connection) -> None:
 def test_all_ranks_can_leave() -> None:
     with ranks_over_gloo(3, all_leave) as ranks:
         ranks.tell_all()
-        # A rank that was told a moment later may have heard of the first one before: both are a proper end.
+        # A rank that is told a moment later may already know of the first one: both are a proper end.
         for outcome in ranks.outcomes():
             assert outcome.error in ("", "Left", "PeerError")
 
@@ -270,5 +270,5 @@ def test_all_ranks_complete_a_gather_or_none() -> None:
     for number, row in enumerate(zip(*counts, strict=True)):
         first, second = (count for rank, count in enumerate(row) if rank != number % 3)
         assert first == second
-        # The one that left goes through with a gather in which all had come together, and leaves after it.
+        # The one that left completes a gather that all had joined, and leaves after it.
         assert first - 1 <= row[number % 3] <= first

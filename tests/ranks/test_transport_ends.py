@@ -149,7 +149,7 @@ def test_a_rank_that_leaves_and_ends_at_once_is_not_taken_for_dead() -> None:
 
 
 def leave_in_an_operation(build: Build, line: Connection) -> list[int]:
-    """Rank 1 leaves when all have come together; rank 0 is slow to post its part, and knows of it by then.
+    """Rank 1 leaves when all have arrived; rank 0 is slow to post its part, and knows of it by then.
 
     Rank 1's call returns before the operation is through; its process stays until the test lets it end.
     """
@@ -177,7 +177,7 @@ def leave_in_an_operation(build: Build, line: Connection) -> list[int]:
     return gathered
 
 
-def test_what_all_have_come_to_is_gone_through_with() -> None:
+def test_what_all_have_joined_is_completed() -> None:
     with ranks_over_gloo(2, leave_in_an_operation) as ranks:
         assert ranks.outcome(0).value == [7, 8]
         ranks.tell(1)
@@ -185,7 +185,7 @@ def test_what_all_have_come_to_is_gone_through_with() -> None:
 
 
 def end_in_an_operation(build: Build, line: Connection) -> None:
-    """Rank 0 is in an operation for which rank 1 never comes, as if rank 1 had been stopped just before it."""
+    """Rank 0 is in an operation that rank 1 never joins, as if rank 1 had been stopped just before it."""
     transport = build()
     transport.gather(ONE)
     if transport.rank == 0:
@@ -222,7 +222,7 @@ def end_quietly(build: Build, line: Connection) -> None:
 
 
 def test_a_proper_end_is_quiet() -> None:
-    """Rank 0, which hosts the store, ends first; the others have heard that it left, and train for more than a beat."""
+    """Rank 0, which hosts the store, ends first; the others know that it left, and train for more than a beat."""
     with ranks_over_gloo(3, end_quietly, settings={"interval": 0.05}) as ranks:
         assert ranks.hear_all() == ["all know"] * 3
         for rank in range(3):

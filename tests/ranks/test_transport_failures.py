@@ -129,7 +129,7 @@ def test_a_rank_killed_in_an_operation_is_named(victim: int, point: str) -> None
         (2, 0, [0], 3.0, {"interval": 0.1}),  # thirty missed beats, but the timeout is 600 s
         (2, 1, [1], 3.0, {"interval": 0.1}),
         (3, 1, [0, 1, 2], LONGER, {"timeout": TIMEOUT}),  # a suspended job: one's own pause is no silence of the others
-        (2, 1, [], LONGER, {"timeout": TIMEOUT}),  # a long evaluation on one rank: its heartbeat goes on
+        (2, 1, [], LONGER, {"timeout": TIMEOUT}),  # a long evaluation on one rank: its heartbeat continues
     ],
 )
 def test_a_pause_is_not_a_failure(

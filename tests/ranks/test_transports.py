@@ -69,7 +69,7 @@ def test_processes_that_agree_are_one_rank(choose: Callable[..., int | None]) ->
 
 @pytest.mark.parametrize("choose", [equal_rows, stopping_row])
 def test_processes_of_a_rank_that_disagree_are_named(choose: Callable[..., int | None]) -> None:
-    """Fails when a status word that tells of no stop excuses a difference."""
+    """Fails when a status word that reports no stop excuses a difference."""
     with pytest.raises(PeerError, match="processes 2 and 3 share data-parallel rank 1 of 2"):
         gathered([[0, 5], [0, 5], [0, 7], [EXHAUSTED, 7]], choose)
 
@@ -82,7 +82,7 @@ def test_a_process_that_stops_speaks_for_its_rank(status: int, at: int) -> None:
     assert gathered([*rows, [0, 7], [0, 7]], stopping_row) == [[status, 0], [0, 7]]
 
 
-def test_the_process_that_has_a_cause_tells_it() -> None:
+def test_the_process_that_has_a_cause_reports_it() -> None:
     assert gathered([[0, 0], [8, 9], [0, 0], [0, 0]], cause_row) == [[8, 9], [0, 0]]
 
 

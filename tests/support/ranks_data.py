@@ -69,13 +69,13 @@ def write_numbers(path: Path, size: int, *, indexed: bool) -> str:
 
 
 def numbered_text(sample_: Mapping[str, Any]) -> dict[str, Any]:
-    """A stage: the sample whose number stands in a text member."""
+    """A stage: the sample whose number is in a text member."""
     ids, labels = sample(int(sample_["text"]))
     return {"input_ids": ids, "labels": labels}
 
 
 class FailAt:
-    """A stage that comes to grief at one number.
+    """A stage that fails at one number.
 
     ``how``: it raises, or does so the first time only (``once``); its process is killed (``kill``); it makes a sample
     beyond any budget (``grow``).

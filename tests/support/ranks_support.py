@@ -80,7 +80,7 @@ class Ranks:
             line.send(message)
 
     def hear(self, rank: int, within: float = PATIENCE) -> Any:
-        """The next message of a rank; fails the test when none comes in time, or the rank ends without one."""
+        """The next message of a rank; fails the test when none arrives in time, or the rank ends without one."""
         line = self.lines[rank]
         # Not the line alone: a child that the rank forked may hold a copy of its end, and keep it open after its death.
         wait([line, self.processes[rank].sentinel], max(0.0, within))
@@ -261,4 +261,4 @@ def _join_group(rank: int, size: int, line: Connection, address: tuple[str, int]
         host, port = address or line.recv()
         store = dist.TCPStore(host, port, wait_for_workers=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    dist.barrier()  # a short function may be through, and the store's host gone, before others have come so far
+    dist.barrier()  # or a short function may end, and the store's host with it, before others are connected

@@ -67,15 +67,15 @@ def start_too_late(rendezvous: str) -> str:
     dist.destroy_process_group()
     pipeline = odb.Pipeline(odb.FromDataset(Numbered(20)))
     early = odb.Loader(pipeline, budget=odb.Budget(512))
-    told = odb.Loader(pipeline, budget=odb.Budget(512), world=odb.World())
+    given_a_world = odb.Loader(pipeline, budget=odb.Budget(512), world=odb.World())
     before = iter(early)
     next(before)
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size)
     with pytest.raises(odb.ConfigError) as caught:
         iter(early)
-    assert len(watched_epoch(told).infos) > 0
+    assert len(watched_epoch(given_a_world).infos) > 0
     early.close()
-    told.close()
+    given_a_world.close()
     with odb.Loader(pipeline, budget=odb.Budget(512)) as late:
         assert late.samples == 20
         numbers = [n for batch in late if odb.pop_step(batch).samples for n in numbers_of(batch)]
@@ -86,7 +86,7 @@ def start_too_late(rendezvous: str) -> str:
 
 
 def test_a_group_that_starts_after_the_loader_is_an_error(tmp_path: Path) -> None:
-    """Unless the loader was told its world. Fails when the world is not looked at again."""
+    """Unless the loader was given its world. Fails when the world is not checked again."""
     for error in values(run_ranks(start_too_late, 2, str(tmp_path / "rendezvous"))):
         assert "torch.distributed was started after this Loader was built" in error
 

@@ -69,7 +69,7 @@ def by_epoch(ranks: list[Trained]) -> list[list[EpochRecord]]:
 
 
 def check_steps(ranks: list[EpochRecord], number: int, *, accum: int = 1) -> None:
-    """All ranks made the same steps, and what each is told of a step is what all of them did in it."""
+    """All ranks made the same steps, and what a step says on each is what all of them did in it."""
     steps = len(ranks[0].infos)
     assert [len(rank.infos) for rank in ranks] == [steps] * len(ranks)
     seen = 0

@@ -135,7 +135,7 @@ def test_a_loader_that_is_closed_or_forgotten_gives_everything_back(how: str) ->
 def forget_between_epochs(shares: tuple[int, ...]) -> None:
     stream = Case(shares, settings=QUOTA.settings).loader(lookahead=2)
     watched_epoch(stream)
-    threading.Event().wait(0.5)  # the queue is full by now; were it not, this would only prove less
+    threading.Event().wait(0.5)  # the queue is full by now; if it is not, this only proves less
     del stream
     gc.collect()
     nothing_is_left()
@@ -143,7 +143,7 @@ def forget_between_epochs(shares: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("shares", [(50,), (30, 20)])
 def test_an_endless_stream_ends_with_its_loader(shares: tuple[int, ...]) -> None:
-    """Between two epochs of a quota the stream goes on in the background: only the loader keeps it alive.
+    """Between two epochs of a quota the stream continues in the background: only the loader keeps it alive.
 
     Fails when the thread itself refers to the stream.
     """

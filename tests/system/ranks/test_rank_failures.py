@@ -43,7 +43,7 @@ def run_into_failure(stages: tuple[Any, ...], workers: int, late: bool) -> tuple
             got.append(numbers_of(batch))
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["loop keeps up", "loop comes late"])
+@pytest.mark.parametrize("late", [False, True], ids=["loop keeps up", "loop is late"])
 def test_a_stage_that_raises_is_raised_on_every_rank_at_the_same_step(late: bool) -> None:
     """All steps agreed on come first, even if the failure has long been known; then rank, stage, cause and sample.
 

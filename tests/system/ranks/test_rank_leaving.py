@@ -38,7 +38,7 @@ def close_alone(when: str) -> int:
 
 @pytest.mark.parametrize("when", ["in the middle", "before the first step"])
 def test_close_waits_for_no_peer(when: str) -> None:
-    """Fails when ``close`` waits for the others to come to the next gather."""
+    """Fails when ``close`` waits for the others to reach the next gather."""
     values(run_ranks(close_alone, 3, when))
 
 

@@ -45,12 +45,12 @@ FORGOTTEN: list[object] = []
 
 def end_unclosed(how: str) -> None:
     """End with loaders that were never closed: one that is done, one mid-epoch, one mid-epoch with workers."""
-    done, amid, working = (CASE.loader(workers=workers) for workers in (0, 0, 1))
+    done, halfway, working = (CASE.loader(workers=workers) for workers in (0, 0, 1))
     watched_epoch(done)
-    iterators = [iter(amid), iter(working)]
+    iterators = [iter(halfway), iter(working)]
     for iterator in iterators:
         next(iterator)
-    FORGOTTEN.extend([done, amid, working, *iterators])
+    FORGOTTEN.extend([done, halfway, working, *iterators])
     if how == "exit":
         sys.exit(7)
 
@@ -65,7 +65,7 @@ def test_a_process_ends_cleanly_with_unclosed_loaders(how: str, code: int) -> No
 
 
 def end_alone() -> None:
-    """Rank 0, which hosts the store, ends its process mid-epoch, and the other goes on."""
+    """Rank 0, which hosts the store, ends its process mid-epoch, and the other continues."""
     stream = CASE.loader()
     iterator = iter(stream)
     next(iterator)
@@ -76,7 +76,7 @@ def end_alone() -> None:
 
 
 def test_a_rank_that_ends_unclosed_stops_its_peer() -> None:
-    """The peer's loop raises, naming the rank that has gone, and its own end is clean all the same."""
+    """The peer's loop raises, naming the rank that is gone, and its own end is clean all the same."""
     first, second = run_ranks(end_alone, 2, method="spawn")
     assert (first.error, first.output) == ("", "")
     assert second.error == "PeerError"
