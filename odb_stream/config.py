@@ -17,6 +17,8 @@ MixedModality = Literal["auto", "dummy", "off"]
 Policy = Literal["anchored", "paper-window", "fixed", "gmt", "bmt"]
 
 MEBIBYTE = 1024 * 1024
+DEFAULT_BUDGET = 16_384
+"""Tokens of a step in commands and inspections that are given no budget; a Loader has no default."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,6 @@ from odb_stream.errors import ConfigError
 if TYPE_CHECKING:
     from odb_stream.storage.options import Storage
 
-DEFAULT_BUDGET = 16_384
-
 ShardUrls = Annotated[list[str], typer.Argument(metavar="URLS...", help="Shards: addresses, brace ranges or globs.")]
 Recipe = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A .py file or module with build(...) -> odb_stream.Pipeline.")

@@ -10,7 +10,6 @@ import typer
 from rich.table import Table
 
 from odb_stream.cli.options import (
-    DEFAULT_BUDGET,
     LayoutOption,
     LookaheadOption,
     Recipe,
@@ -21,7 +20,7 @@ from odb_stream.cli.options import (
 )
 from odb_stream.cli.output import print_json, print_table
 from odb_stream.cli.recipes import build_pipeline
-from odb_stream.config import Budget, Oversize, Settings, require_int
+from odb_stream.config import DEFAULT_BUDGET, Budget, Oversize, Settings, require_int
 from odb_stream.live import LiveView
 
 if TYPE_CHECKING:

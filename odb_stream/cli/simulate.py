@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from odb_stream.cli.options import (
-    DEFAULT_BUDGET,
-    BatchSizeOption,
-    LayoutOption,
-    LookaheadOption,
-    WindowOption,
-    require_drawable,
-)
+from odb_stream.cli.options import BatchSizeOption, LayoutOption, LookaheadOption, WindowOption, require_drawable
 from odb_stream.cli.output import print_json, print_rows, tracked
-from odb_stream.config import Budget, Policy, Settings, require_int
+from odb_stream.config import DEFAULT_BUDGET, Budget, Policy, Settings, require_int
 from odb_stream.errors import ConfigError
 
 if TYPE_CHECKING:

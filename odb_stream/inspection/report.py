@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from odb_stream.config import Layout, require_int
+from odb_stream.config import DEFAULT_BUDGET, Layout, require_int
 from odb_stream.errors import ConfigError
 from odb_stream.inspection.collect import Collected, ReportProgress, collect
 from odb_stream.inspection.figures import Histogram, ImageFigures, Spread, Supervised
@@ -22,7 +22,6 @@ from odb_stream.inspection.policies import (
 from odb_stream.inspection.times import DecodeTime, StageTime, decode_time, stage_times
 from odb_stream.sources.pipeline import Pipeline
 
-DEFAULT_BUDGET = 16_384
 GIBIBYTE = 1024**3
 
 
