@@ -106,7 +106,7 @@ def position_from(state: Sequence[Any]) -> ReadingPosition:
 def in_one_source(position: ReadingPosition, name: str) -> Position:
     """The position, which must be in a single source, called ``name``. Raises StateError for a position in a mix."""
     if isinstance(position, MixPosition):
-        raise StateError(f"a position in a mix of {len(position.parts)} sources was given to {name}, which is not a mix")
+        raise StateError(f"{name} is not a mix, but the position is one in a mix of {len(position.parts)} sources")
     return position
 
 
