@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 from ranks_support import run_ranks, values
-from trainer_cases import DEADLINE, cases, check
+from trainer_cases import DEADLINE, cases, check, train_cases
 
 
 @pytest.mark.slow
@@ -12,7 +12,7 @@ from trainer_cases import DEADLINE, cases, check
 @pytest.mark.parametrize("trainer", ["accelerate", "lightning"])
 def test_ranks_train_as_one_process(trainer: str, ranks: int) -> None:
     """Fails when the loss is not scaled, the division by the accumulation is kept, or a short window is not stepped."""
-    train_all = importlib.import_module(f"{trainer}_ranks").train_all
-    results = values(run_ranks(train_all, ranks, deadline=DEADLINE))
+    train = importlib.import_module(f"{trainer}_ranks").train
+    results = values(run_ranks(train_cases, ranks, train, ranks, deadline=DEADLINE))
     for name, case in cases(ranks).items():
         check(case, [of_rank[name] for of_rank in results])

@@ -7,17 +7,11 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from ranks_training import Case, EpochRecord, model, numbers_of
-from trainer_cases import RATE, Watch, alone, cases, name_ranks, token_mean
+from trainer_cases import RATE, Watch, alone, name_ranks, token_mean
 
 import odb_stream as odb
 from odb_stream.adapters import accelerate as adapter
 from odb_stream.adapters.torch import evaluate
-
-
-def train_all() -> dict[str, EpochRecord]:
-    """Train case after case in one process."""
-    name_ranks()
-    return {name: train(case) for name, case in cases(int(torch.distributed.get_world_size())).items()}
 
 
 def train(case: Case) -> EpochRecord:

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from ranks_training import Case, EpochRecord, model
-from trainer_cases import RATE, Watch, alone, cases, name_ranks, token_mean
+from trainer_cases import RATE, Watch, alone, name_ranks, token_mean
 
 import odb_stream as odb
 from odb_stream.adapters.lightning import ExactLoss, LoaderDataModule
@@ -52,12 +52,6 @@ def trainer(steps: int = 1, ranks: int = 1, **settings: Any) -> Trainer:
     strategy = DDPStrategy(process_group_backend="gloo") if ranks > 1 else "auto"
     given = {"callbacks": [ExactLoss()], "max_epochs": 1, **QUIET, **settings}
     return Trainer(accumulate_grad_batches=steps, strategy=strategy, devices=ranks, **given)
-
-
-def train_all() -> dict[str, EpochRecord]:
-    """Train case after case in one process."""
-    name_ranks()
-    return {name: train(case) for name, case in cases(int(torch.distributed.get_world_size())).items()}
 
 
 def train(case: Case) -> EpochRecord:
