@@ -65,6 +65,14 @@ class Collected:
         epoch = self.records if self.ended else self.epoch
         return None if epoch is None else round(epoch * len(self.lengths) / self.records)
 
+    def add_reading(self, seconds: float) -> None:
+        """Add the time that reading a chunk took."""
+        self.read_seconds += seconds
+
+    def end(self) -> None:
+        """Note that the epoch was read to its end."""
+        self.ended = True
+
     def drop(self, record: Record, drop: Drop) -> None:
         """Count a dropped record."""
         self.dropped[record.ref.source] += 1
@@ -128,15 +136,16 @@ def _chunks(reading: Reading, samples: int | None, collected: Collected) -> Iter
         wanted = CHUNK if left is None else min(CHUNK, left)
         started = time.perf_counter()
         chunk = list(islice(records, wanted))
-        collected.read_seconds += time.perf_counter() - started
+        collected.add_reading(time.perf_counter() - started)
         if chunk:
             yield chunk
         if len(chunk) < wanted:
-            collected.ended = True
+            collected.end()
             return
         left = None if left is None else left - wanted
     # Without reading on nothing shows the end, but an epoch of exactly this many records is over.
-    collected.ended = reading.samples == samples
+    if reading.samples == samples:
+        collected.end()
 
 
 def _prepared(

@@ -46,13 +46,21 @@ Item = TarSample | LostSample
 
 @dataclass(slots=True)
 class _Open:
-    """The sample whose members are being read; ``drop`` is set once it is lost."""
+    """The sample whose members are being read; it has a ``drop`` once it is lost."""
 
     key: str
     offset: int
     end: int
     drop: Drop | None
     members: dict[str, bytes] = field(default_factory=dict)
+
+    def extend(self, end: int) -> None:
+        """Move its end to that of its newest member."""
+        self.end = end
+
+    def lose(self, drop: Drop) -> None:
+        """Mark it as lost; the first fault is the one that is reported."""
+        self.drop = self.drop or drop
 
 
 class Grouping:
@@ -97,7 +105,7 @@ class Grouping:
         if fault.complete:
             return
         if self._open is not None:
-            self._open.drop = self._open.drop or drop
+            self._open.lose(drop)
         elif self._after is not None:
             return
         detail = f"{drop.detail}; the first key after it may lack members"
@@ -126,7 +134,7 @@ class Grouping:
             return
         if not entry.doubtful:
             self._after = None
-        group.end = entry.end
+        group.extend(entry.end)
         fault = member.fault
         if fault is None and member.extension in group.members:
             what = f"member {entry.name!r} of key {member.key!r} appears twice"
@@ -134,5 +142,4 @@ class Grouping:
         if fault is None:
             group.members[member.extension] = self._cursor.read(entry.size)
         else:
-            drop = self._on_fault(fault)
-            group.drop = group.drop or drop
+            group.lose(self._on_fault(fault))
