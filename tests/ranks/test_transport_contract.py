@@ -3,28 +3,22 @@
 import random
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import pytest
-from transport_ranks import Build, ranks_over_gloo
+import torch.distributed as dist
+from ranks_support import start_ranks
+from transport_ranks import ONE, build, ranks_over_gloo
 from waiting import threads_end
 
 from odb_stream.errors import PeerError
+from odb_stream.ranks.gloo import Gloo
 from odb_stream.ranks.transport import Left, Transport
 
-ONE = np.arange(1)
-
-
-@dataclass(frozen=True)
-class Program:
-    """Rounds of one gather of ``values`` integers each and one exchange; ``parcels`` maps (from, to) to a length."""
-
-    size: int
-    values: Sequence[int]
-    parcels: Sequence[Mapping[tuple[int, int], int]] = field(default_factory=list)
+Round = tuple[int | None, Mapping[tuple[int, int], int]]
+"""How many integers each rank gathers (None: no gather), and how many bytes each (sender, receiver) exchanges."""
 
 
 def row(rank: int, number: int, length: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -35,15 +29,17 @@ def parcel(sender: int, receiver: int, number: int, length: int) -> np.ndarray[A
     return np.random.default_rng([sender, receiver, number]).integers(0, 256, length, dtype=np.uint8)
 
 
-def run_program(transport: Transport, program: Program) -> None:
-    """Run it on one rank, checking everything it receives."""
-    me = transport.rank
-    for number, length in enumerate(program.values):
-        gathered = transport.gather(row(me, number, length))
-        expected = np.array([row(rank, number, length) for rank in range(program.size)])
-        assert gathered.dtype == np.int64
-        np.testing.assert_array_equal(gathered, expected.reshape(program.size, length))
-        parcels = program.parcels[number] if number < len(program.parcels) else {}
+def run_rounds(transport: Gloo, line: Connection, rounds: Sequence[Round]) -> list[int]:
+    """Run them on one rank, checking everything it receives; how many keys the store holds after each gather."""
+    me, counts = transport.rank, []
+    store: Any = dist.group.WORLD.get_group_store()
+    for number, (length, parcels) in enumerate(rounds):
+        if length is not None:
+            gathered = transport.gather(row(me, number, length))
+            expected = np.array([row(rank, number, length) for rank in range(transport.size)])
+            assert gathered.dtype == np.int64
+            np.testing.assert_array_equal(gathered, expected.reshape(transport.size, length))
+            counts.append(store.num_keys())
         outgoing = {to: parcel(me, to, number, size) for (sender, to), size in parcels.items() if sender == me}
         incoming = {sender: size for (sender, to), size in parcels.items() if to == me}
         if outgoing or incoming:
@@ -52,63 +48,38 @@ def run_program(transport: Transport, program: Program) -> None:
             for sender, size in incoming.items():
                 assert received[sender].dtype == np.uint8
                 np.testing.assert_array_equal(received[sender], parcel(sender, me, number, size))
-
-
-def seeded_program(size: int, seed: int) -> Program:
-    generator = random.Random(seed)
-    pairs = [(sender, to) for sender in range(size) for to in range(size) if sender != to]
-    values = [generator.choice([0, 1, 7, 300]) for _ in range(4)]
-    parcels = [
-        {pair: generator.choice([0, 1, 1000, 70_000]) for pair in pairs if generator.random() < 0.5} for _ in values
-    ]
-    return Program(size, values, parcels)
-
-
-def run_programs(build: Build, line: Connection, programs: list[Program]) -> None:
-    transport = build()
-    for program in programs:
-        run_program(transport, program)
+    transport.gather(ONE)
     transport.close()
+    return counts
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_processes_get_what_was_sent(size: int) -> None:
-    with ranks_over_gloo(size, run_programs, [seeded_program(size, seed) for seed in range(10)]) as ranks:
-        ranks.values()
+    """Only those who take part call ``exchange``, also several times between two gathers. The store does not grow."""
+    generator = random.Random(size)
+    pairs = [(sender, to) for sender in range(size) for to in range(size) if sender != to]
+    rounds = [
+        (
+            generator.choice([None, 0, 1, 7, 300]),
+            {pair: generator.choice([0, 1, 1000, 70_000]) for pair in pairs if generator.random() < 0.5},
+        )
+        for _ in range(50)
+    ]
+    with ranks_over_gloo(size, run_rounds, rounds) as ranks:
+        for counts in ranks.values():
+            # Two keys a pair stay until the next gather, and exchanges without one between them add up.
+            assert max(counts[-10:]) <= max(counts[:10]) + 8 + 6 * len(pairs)
 
 
 def test_uneven_arrays_pass_each_other() -> None:
     """Each of three ranks sends 5 MB to one and nothing, or a little, to the other, all at the same time."""
     parcels = {(rank, (rank + 1) % 3): 5_000_000 for rank in range(3)}
     parcels |= {(rank, (rank + 2) % 3): rank for rank in range(3)}
-    with ranks_over_gloo(3, run_programs, [Program(3, [1, 1], [parcels, parcels])]) as ranks:
+    with ranks_over_gloo(3, run_rounds, [(1, parcels), (1, parcels)]) as ranks:
         ranks.values()
 
 
-def exchange_twice(build: Build, line: Connection) -> list[int]:
-    """Ranks 0 and 1 exchange twice between two gathers; rank 2 takes part in the second only."""
-    transport = build()
-    transport.gather(ONE)
-    me, got = transport.rank, []
-    first = {0: ({1: b"a"}, []), 1: ({}, [0]), 2: None}[me]
-    second = {0: ({1: b"bb", 2: b"ccc"}, []), 1: ({}, [0]), 2: ({}, [0])}[me]
-    for part in (first, second):
-        if part is not None:
-            outgoing = {to: np.frombuffer(text, np.uint8) for to, text in part[0].items()}
-            got += [len(array) for array in transport.exchange(outgoing, part[1]).values()]
-    transport.gather(ONE)
-    transport.close()
-    return got
-
-
-def test_only_those_who_take_part_call_exchange() -> None:
-    with ranks_over_gloo(3, exchange_twice) as ranks:
-        assert ranks.values() == [[], [1, 2], [3]]
-
-
-def exchange_after_one_has_left(build: Build, line: Connection) -> list[int]:
-    transport = build()
-    transport.gather(ONE)
+def exchange_after_one_has_left(transport: Gloo, line: Connection) -> list[int]:
     if transport.rank == 2:
         transport.close()
         line.send("closed")
@@ -131,13 +102,11 @@ def test_an_exchange_needs_only_those_who_take_part() -> None:
         assert ranks.values() == [[1] * 4, [0] * 4, []]
 
 
-def wait_or_leave(build: Build, line: Connection, leaver: int, point: str) -> int:
+def wait_or_leave(transport: Gloo, line: Connection, leaver: int, point: str) -> int:
     """All make one gather; then the leaver leaves when told to, and the others wait for it.
 
     No operation is posted in vain: one that is would keep its thread.
     """
-    transport = build()
-    transport.gather(ONE)
     if transport.rank == leaver:
         line.recv()
         transport.leave()
@@ -174,16 +143,14 @@ def test_peers_that_wait_learn_who_left(leaver: int, point: str) -> None:
         assert ranks.outcome(leaver).error == ""
 
 
-def until_it_waits(transport: Any) -> None:
+def until_it_waits(transport: Gloo) -> None:
     """Return once a call of this rank is under way in another thread."""
     while not transport._heartbeat.is_waiting:
         threading.Event().wait(0.001)
 
 
-def leave_while_waiting(build: Build, line: Connection, point: str) -> None:
+def leave_while_waiting(transport: Gloo, line: Connection, point: str) -> None:
     """Wait for ranks that never arrive, until another thread lets this rank leave."""
-    transport = build()
-    transport.gather(ONE)
     if transport.rank == 0:
         line.recv()
     else:
@@ -210,27 +177,6 @@ def test_a_rank_that_waits_can_leave(point: str) -> None:
         assert (outcome.error, outcome.text[:11]) == ("PeerError", "rank 1 left")
 
 
-def all_leave(build: Build, line: Connection) -> None:
-    transport = build()
-    transport.gather(ONE)
-    leaver = threading.Thread(target=lambda: (line.recv(), transport.leave()))
-    leaver.start()
-    try:
-        if transport.rank:
-            transport.gather(ONE)
-    finally:
-        leaver.join()
-        transport.close()
-
-
-def test_all_ranks_can_leave() -> None:
-    with ranks_over_gloo(3, all_leave) as ranks:
-        ranks.tell_all()
-        # A rank that is told a moment later may already know of the first one: both are a proper end.
-        for outcome in ranks.outcomes():
-            assert outcome.error in ("", "Left", "PeerError")
-
-
 ROUNDS = 30
 
 
@@ -241,7 +187,7 @@ def gather_for_ever(transport: Transport, counts: list[int]) -> None:
         counts[-1] += 1
 
 
-def leave_at_some_moment(build: Build, line: Connection, size: int) -> list[int]:
+def leave_at_some_moment(size: int) -> list[int]:
     """In each round one rank leaves while all of them gather; returns how many gathers came through in each."""
     counts = []
     for number in range(ROUNDS):
@@ -265,7 +211,7 @@ def leave_at_some_moment(build: Build, line: Connection, size: int) -> list[int]
 @pytest.mark.slow
 def test_all_ranks_complete_a_gather_or_none() -> None:
     """The heart of the matter: whenever a rank leaves, all its peers stop at the same gather, and nobody hangs."""
-    with ranks_over_gloo(3, leave_at_some_moment, 3) as ranks:
+    with start_ranks(leave_at_some_moment, 3, 3) as ranks:
         counts = ranks.values(within=300)
     for number, row in enumerate(zip(*counts, strict=True)):
         first, second = (count for rank, count in enumerate(row) if rank != number % 3)

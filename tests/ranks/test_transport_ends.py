@@ -1,6 +1,7 @@
 """How a transport ends: at once, on every rank, with nothing left behind; and what its end does not disturb."""
 
 import os
+import signal
 import threading
 from multiprocessing.connection import Connection
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.distributed as dist
-from transport_ranks import Build, all_meet, let_all_meet, ranks_over_gloo
+from ranks_support import line_to_test, start_ranks
+from transport_ranks import ONE, all_meet, build, let_all_meet, ranks_over_gloo
 from waiting import PATIENCE, descriptors, native_threads, threads_end
 
 from odb_stream.config import World
@@ -17,11 +19,10 @@ from odb_stream.ranks import gloo
 from odb_stream.ranks.gloo import LOOK_SECONDS, Gloo
 from odb_stream.ranks.transport import Left, Transport
 
-ONE = np.arange(1)
 WARM_UP, ROUNDS = 5, 50
 
 
-def build_and_close(build: Build, line: Connection, way: str) -> list[tuple[int, int, int]]:
+def build_and_close(way: str) -> list[tuple[int, int, int]]:
     """Round after round; returns the descriptors, threads and Python threads after each."""
     counts = []
     for _ in range(WARM_UP + ROUNDS):
@@ -34,7 +35,7 @@ def build_and_close(build: Build, line: Connection, way: str) -> list[tuple[int,
             del transport
         else:
             transport.close()
-        all_meet(line)
+        all_meet(line_to_test())
         threads_end()
         counts.append((descriptors(), native_threads(), threading.active_count()))
     return counts
@@ -43,7 +44,7 @@ def build_and_close(build: Build, line: Connection, way: str) -> list[tuple[int,
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["close while a peer waits", "garbage"])
 def test_fifty_rounds_leave_nothing_behind(way: str) -> None:
-    with ranks_over_gloo(3, build_and_close, way) as ranks:
+    with start_ranks(build_and_close, 3, way) as ranks:
         for _ in range(WARM_UP + ROUNDS):
             let_all_meet(ranks)
         for counts in ranks.values():
@@ -54,7 +55,7 @@ def test_fifty_rounds_leave_nothing_behind(way: str) -> None:
             assert native[-10:].min() <= native[:WARM_UP].min() + 1
 
 
-def rebuild_subgroups(build: Build, line: Connection) -> list[list[int]]:
+def rebuild_subgroups() -> list[list[int]]:
     """Transports over two halves of the world, one after the other, with other groups in between."""
     rank = dist.get_rank()
     halves = [dist.new_group([0, 2]), dist.new_group([3, 1])]
@@ -67,36 +68,15 @@ def rebuild_subgroups(build: Build, line: Connection) -> list[list[int]]:
         received = transport.exchange({other: np.full(3, rank, np.uint8)}, [other])
         assert received[other].tolist() == [seen[-1][other]] * 3
         transport.close()
-    all_meet(line)
+    all_meet(line_to_test())
     return seen
 
 
 def test_a_group_of_some_ranks_is_built_by_them_alone() -> None:
     """Also again and again: torch then gives the group the same name, and its store the old keys."""
-    with ranks_over_gloo(4, rebuild_subgroups) as ranks:
+    with start_ranks(rebuild_subgroups, 4) as ranks:
         let_all_meet(ranks)
         assert ranks.values() == [[[0, 2]] * 4, [[1, 3]] * 4] * 2
-
-
-def count_keys(build: Build, line: Connection) -> list[int]:
-    transport = build()
-    store: Any = dist.group.WORLD.get_group_store()
-    counts = []
-    for _ in range(20):
-        for _ in range(5):
-            transport.gather(ONE)
-            if transport.rank < 2:
-                transport.exchange({1 - transport.rank: np.zeros(2, np.uint8)}, [1 - transport.rank])
-        counts.append(store.num_keys())
-    transport.gather(ONE)
-    transport.close()
-    return counts
-
-
-def test_the_store_does_not_grow() -> None:
-    with ranks_over_gloo(3, count_keys) as ranks:
-        for counts in ranks.values():
-            assert max(counts[5:]) <= max(counts[:5]) + 8
 
 
 def wait_in_vain(transport: Transport) -> None:
@@ -104,10 +84,8 @@ def wait_in_vain(transport: Transport) -> None:
         transport.gather(ONE)
 
 
-def end_first(build: Build, line: Connection, leaver: int, way: str) -> None:
+def end_first(transport: Gloo, line: Connection, leaver: int, way: str) -> None:
     """The leaver's process ends while its peers live on; later they find out."""
-    transport = build()
-    transport.gather(ONE)
     if transport.rank != leaver:
         line.recv()
         with pytest.raises(PeerError, match="died" if way == "is in a gather" else "left"):
@@ -133,9 +111,7 @@ def test_a_process_ends_while_its_peers_live(leaver: int, way: str) -> None:
         assert ranks.outcome(1 - leaver).error == ""
 
 
-def leave_and_be_gone(build: Build, line: Connection) -> None:
-    transport = build()
-    transport.gather(ONE)
+def leave_and_be_gone(transport: Gloo, line: Connection) -> None:
     if transport.rank == 1:
         transport.leave()
         os._exit(0)
@@ -148,14 +124,12 @@ def test_a_rank_that_leaves_and_ends_at_once_is_not_taken_for_dead() -> None:
         assert (outcome.error, outcome.text[:11]) == ("PeerError", "rank 1 left")
 
 
-def leave_in_an_operation(build: Build, line: Connection) -> list[int]:
+def leave_in_an_operation(transport: Gloo, line: Connection) -> list[int]:
     """Rank 1 leaves when all have arrived; rank 0 is slow to post its part, and knows of it by then.
 
     Rank 1's call returns before the operation is through; its process stays until the test lets it end.
     """
     gloo.GRACE_SECONDS = PATIENCE  # in this process: a busy machine may hold the other one up for longer
-    transport: Any = build()
-    transport.gather(ONE)
     real = transport._group.all_gather
 
     def slow(values: Any) -> Any:
@@ -184,13 +158,11 @@ def test_what_all_have_joined_is_completed() -> None:
         assert ranks.outcome(1).error == "Left"
 
 
-def end_in_an_operation(build: Build, line: Connection) -> None:
+def end_in_an_operation(transport: Gloo, line: Connection) -> None:
     """Rank 0 is in an operation that rank 1 never joins, as if rank 1 had been stopped just before it."""
-    transport = build()
-    transport.gather(ONE)
     if transport.rank == 0:
-        group = transport._peers.group  # type: ignore[attr-defined]
-        transport._peers.jobs.submit(lambda: group.all_gather(ONE))  # type: ignore[attr-defined]
+        group = transport._peers.group
+        transport._peers.jobs.submit(lambda: group.all_gather(ONE))
         transport.leave()
         transport.close()
         line.send("closed")
@@ -208,10 +180,8 @@ def test_a_process_ends_with_an_operation_that_a_peer_holds_up() -> None:
         assert ranks.exit_code(1) == 0
 
 
-def end_quietly(build: Build, line: Connection) -> None:
+def end_quietly(transport: Gloo, line: Connection) -> None:
     """A proper end at different times."""
-    transport: Any = build()
-    transport.gather(ONE)
     if transport.rank == 0:
         transport.close()
     else:
@@ -231,3 +201,59 @@ def test_a_proper_end_is_quiet() -> None:
             assert ranks.exit_code(rank) == 0
             threading.Event().wait(0.5)
         assert [ranks.output(rank) for rank in range(3)] == ["", "", ""]  # what native code prints included
+
+
+def fork_while_held(lock: threading.Lock) -> int:
+    """Fork while another thread holds a lock: in the child nobody will ever release it."""
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            done.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    child = os.fork()
+    if child:
+        done.set()
+        holder.join()
+    return child
+
+
+def fork_children(transport: Gloo, line: Connection) -> int:
+    """Each rank forks children that close their copy of the transport, or live on after it."""
+    for closes in (True, False):
+        child = fork_while_held(transport._peers._lock)
+        if child == 0:
+            if closes:
+                transport.close()
+                os._exit(0)
+            line.send(os.getpid())
+            signal.pause()
+        if closes:
+            os.waitpid(child, 0)
+    total = int(transport.gather(np.array([1])).sum())
+    line.send("ready")
+    if transport.rank == 1:
+        line.recv()
+    transport.gather(ONE)
+    return total
+
+
+def test_forked_children_neither_disturb_nor_hide_a_death() -> None:
+    """A child has copies of all descriptors: a dead parent's connection must close all the same."""
+    children: list[int] = []
+    try:
+        with ranks_over_gloo(2, fork_children) as ranks:
+            for rank in range(2):
+                said = [ranks.hear(rank), ranks.hear(rank)]  # a child may say its number after its parent is ready
+                children += [one for one in said if one != "ready"]
+                assert said.count("ready") == 1
+            ranks.signal(1, signal.SIGKILL)
+            outcome = ranks.outcome(0)
+            assert (outcome.error, outcome.text[:11]) == ("PeerError", "rank 1 died")
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)

@@ -9,8 +9,8 @@ from multiprocessing.process import BaseProcess
 import numpy as np
 import pytest
 import torch.distributed as dist
-from ranks_support import Ranks
-from transport_ranks import Build, ranks_over_gloo
+from ranks_support import Ranks, line_to_test, start_ranks
+from transport_ranks import build, ranks_over_gloo
 from waiting import PATIENCE
 
 from odb_stream.config import World
@@ -18,15 +18,12 @@ from odb_stream.errors import ConfigError
 from odb_stream.ranks import liveness
 from odb_stream.ranks.gloo import Gloo
 
-ONE = np.arange(1)
 TIMEOUT, LONGER = 10.0, 13.0
 """A timeout that even a busy machine never reaches, and a time that is longer."""
 
 
-def wait_for(build: Build, line: Connection, victim: int) -> int:
-    """All make one gather, then the others wait for the victim, which waits for the test."""
-    transport = build()
-    transport.gather(ONE)
+def wait_for(transport: Gloo, line: Connection, victim: int) -> int:
+    """The others wait for the victim, which waits for the test."""
     line.send("ready")
     if transport.rank == victim:
         line.recv()
@@ -95,9 +92,8 @@ def test_a_killed_host_of_the_store_is_said_to_be_gone() -> None:
         expect_all(ranks, [1], "PeerError", "")
 
 
-def move_much(build: Build, line: Connection, victim: int, point: str) -> None:
+def move_much(transport: Gloo, line: Connection, victim: int, point: str) -> None:
     """Be in an operation nearly all the time."""
-    transport = build()
     other = (transport.rank + 1) % transport.size, (transport.rank - 1) % transport.size
     array = np.zeros(20_000_000, np.uint8)
     for number in range(1_000_000):
@@ -164,15 +160,15 @@ def test_a_rank_stopped_for_longer_than_the_timeout_is_named(victim: int) -> Non
         assert ranks.outcome(victim).error in ("AlignmentTimeout", "PeerError")
 
 
-def wait_without_connections(build: Build, line: Connection, victim: int) -> None:
+def wait_without_connections(victim: int) -> None:
     """As ``wait_for``, where rank 0 cannot be connected to (the address is reserved for documentation)."""
     liveness.own_addresses = lambda: ["192.0.2.1"]  # type: ignore[attr-defined]
-    wait_for(build, line, victim)
+    wait_for(build(TIMEOUT), line_to_test(), victim)
 
 
 @pytest.mark.slow
 def test_without_connections_the_timeout_is_what_remains() -> None:
-    with ranks_over_gloo(2, wait_without_connections, 1, settings={"timeout": TIMEOUT}) as ranks:
+    with start_ranks(wait_without_connections, 2, 1) as ranks:
         ready(ranks)
         assert ranks.output(0) == ""
         assert "rank 1 found no way to connect to rank 0" in ranks.output(1)
@@ -190,14 +186,3 @@ def test_torch_distributed_must_be_initialized() -> None:
 def test_times_must_be_positive(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="must be positive"):
         Gloo(World(0, 2), **settings)
-
-
-def build_wrongly(build: Build, line: Connection) -> None:
-    Gloo(World(dist.get_rank(), 3), timeout=1.0)
-
-
-def test_the_world_must_fit_the_process_group() -> None:
-    with ranks_over_gloo(2, build_wrongly) as ranks:
-        for rank, outcome in enumerate(ranks.outcomes()):
-            assert outcome.error == "ConfigError"
-            assert f"rank {rank} of 3, but its process group says rank {rank} of 2" in outcome.text

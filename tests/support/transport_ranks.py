@@ -1,34 +1,39 @@
-"""Runs one function on every rank with transports of its own, as real processes over gloo.
+"""Runs one function on every rank with a transport of its own, as real processes over gloo.
 
-A body gets ``build``, which gives this rank's next transport, and its line to the test.
+A body gets its rank's transport, which has made one gather, and its line to the test. One that builds transports itself
+is started by ``start_ranks``, and calls ``build``.
 """
 
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
 import torch.distributed as dist
 from ranks_support import Ranks, line_to_test, start_ranks
 
 from odb_stream.config import World
 from odb_stream.ranks.gloo import Gloo
-from odb_stream.ranks.transport import Transport
 
-Build = Callable[[], Transport]
-Body = Callable[..., Any]
+ONE = np.arange(1)
+
+
+def build(timeout: float = 600.0, **settings: float) -> Gloo:
+    """This rank's next transport. Ten minutes: a test must hear of a death by other means than the timeout."""
+    return Gloo(World(dist.get_rank(), dist.get_world_size()), timeout=timeout, **settings)
 
 
 def ranks_over_gloo(
-    size: int, body: Body, *args: Any, settings: Mapping[str, Any] | None = None, **start: Any
+    size: int, body: Callable[..., Any], *args: Any, settings: Mapping[str, float] | None = None, **start: Any
 ) -> Ranks:
     """Ranks as processes; ``settings`` are Gloo's, ``start`` is for ``start_ranks``."""
-    # Ten minutes: a test must hear of a death by other means than the timeout.
-    return start_ranks(_over_gloo, size, {"timeout": 600.0, **(settings or {})}, body, args, **start)
+    return start_ranks(_over_gloo, size, settings or {}, body, args, **start)
 
 
-def _over_gloo(settings: Mapping[str, Any], body: Body, args: tuple[Any, ...]) -> Any:
-    world = World(dist.get_rank(), dist.get_world_size())
-    return body(lambda: Gloo(world, **settings), line_to_test(), *args)
+def _over_gloo(settings: Mapping[str, float], body: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    transport = build(**settings)
+    transport.gather(ONE)
+    return body(transport, line_to_test(), *args)
 
 
 def all_meet(line: Connection) -> None:

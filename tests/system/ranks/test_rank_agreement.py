@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from ranks_data import Numbered, forbid
+from ranks_data import Numbered
 from ranks_support import run_ranks, values
-from ranks_training import Case, numbers_of, run_through, watched_epoch
+from ranks_training import Case, numbers_of, watched_epoch
 
 import odb_stream as odb
 
@@ -29,13 +29,13 @@ DIFFERENT: dict[str, list[Any]] = {
 
 
 def refuse_each_field() -> dict[str, str]:
-    """For each field the error that this rank gets, and then a loader that works all the same."""
-    errors = {}
+    """For each field the error that this rank gets, and then a loader that works: what differs is each rank's own."""
+    errors, rank = {}, dist.get_rank()
     for name, of_rank in DIFFERENT.items():
         with pytest.raises(odb.ConfigError) as caught:
-            CASE.loader(**{name: of_rank[dist.get_rank()]})
+            CASE.loader(**{name: of_rank[rank]})
         errors[name] = str(caught.value)
-    with CASE.loader() as stream:
+    with CASE.loader(workers=rank, timeout=100.0 + rank) as stream:
         assert watched_epoch(stream).infos
     return errors
 
@@ -48,17 +48,6 @@ def test_settings_that_differ_are_refused_by_name_on_every_rank() -> None:
         for rank, errors in enumerate(ranks):
             assert errors[name].startswith(f"{name} differs between rank 0 and rank {other}")
             assert f"(on this rank, {rank}, it is {of_rank[rank]!r})" in errors[name]
-
-
-def settings_of_ones_own() -> int:
-    """Workers and timeout are each rank's own affair."""
-    rank = dist.get_rank()
-    with CASE.loader(workers=rank, timeout=100.0 + rank) as stream:
-        return len(watched_epoch(stream).infos)
-
-
-def test_settings_of_each_rank_may_differ() -> None:
-    assert len(set(values(run_ranks(settings_of_ones_own, 3)))) == 1
 
 
 def start_too_late(rendezvous: str) -> str:
@@ -98,14 +87,15 @@ def test_a_world_of_many_needs_a_running_group() -> None:
 
 
 def claim_another_place() -> None:
-    pipeline = odb.Pipeline(odb.FromDataset(Numbered(20)))
-    odb.Loader(pipeline, budget=odb.Budget(512), world=odb.World(1 - dist.get_rank(), 2))
+    rank, pipeline = dist.get_rank(), odb.Pipeline(odb.FromDataset(Numbered(20)))
+    for claimed, size in ((1 - rank, 2), (rank, 3)):
+        words = f"rank {claimed} of {size}, but its process group says rank {rank} of 2"
+        with pytest.raises(odb.ConfigError, match=words):
+            odb.Loader(pipeline, budget=odb.Budget(512), world=odb.World(claimed, size))
 
 
 def test_a_world_that_contradicts_the_group_is_refused() -> None:
-    for rank, outcome in enumerate(run_ranks(claim_another_place, 2)):
-        assert outcome.error == "ConfigError"
-        assert f"rank {1 - rank} of 2, but its process group says rank {rank} of 2" in outcome.text
+    values(run_ranks(claim_another_place, 2))
 
 
 def fail_while_building(where: str) -> None:
@@ -123,19 +113,3 @@ def test_a_rank_that_cannot_build_its_loader_stops_the_others(where: str, own: s
     """It raises its own error, and the others do not wait for it forever."""
     outcomes = run_ranks(fail_while_building, 3, where)
     assert [outcome.error for outcome in outcomes] == ["PeerError", own, "PeerError"]
-
-
-def test_a_quota_with_a_rank_without_data_is_an_error_on_all() -> None:
-    case = Case((40, 0), settings={"closure": "quota", "quota": 10})
-    for outcome in run_ranks(run_through, 2, case):
-        assert outcome.error
-        assert "rank 1" in outcome.text
-        assert "pass 0" in outcome.text
-
-
-def test_a_quota_whose_samples_are_all_dropped_is_an_error_on_all() -> None:
-    case = Case((40, 30), settings={"closure": "quota", "quota": 10})
-    for outcome in run_ranks(run_through, 2, case, forbid):
-        assert outcome.error
-        assert "pass 0" in outcome.text
-        assert "forbidden" in outcome.text

@@ -1,8 +1,7 @@
-"""Failures of one rank: a stage that raises, a worker or a whole rank that is killed; a long pause is not one."""
+"""Failures of one rank: a stage that raises, a worker or a whole rank that is killed."""
 
 import os
 import signal
-import time
 from typing import Any
 
 import pytest
@@ -120,10 +119,21 @@ def test_after_a_failure_the_next_epoch_is_in_step_again() -> None:
     assert in_order(numbers for _, _, numbers in results) == CASE.numbers
 
 
-def test_an_epoch_that_drops_everything_on_all_ranks_is_an_error_on_all() -> None:
-    for outcome in run_ranks(run_through, 3, CASE, forbid):
-        assert outcome.error == "StageError"
-        assert "'forbidden': 960" in outcome.text
+QUOTA = {"closure": "quota", "quota": 10}
+
+
+@pytest.mark.parametrize(
+    ("case", "stages", "words"),
+    [
+        (CASE, [forbid], ["StageError", "'forbidden': 960"]),  # every sample of the epoch is dropped
+        (Case((40, 30), settings=QUOTA), [forbid], ["pass 0", "forbidden"]),
+        (Case((40, 0), settings=QUOTA), [], ["rank 1", "pass 0"]),  # a rank has no data to repeat
+    ],
+)
+def test_an_epoch_without_samples_is_an_error_on_all_ranks(case: Case, stages: list[Any], words: list[str]) -> None:
+    for outcome in run_ranks(run_through, len(case.shares), case, *stages):
+        assert outcome.error
+        assert all(word in f"{outcome.error}: {outcome.text}" for word in words)
 
 
 def one_is_killed(victim: int, at: int) -> tuple[int, str]:
@@ -157,27 +167,6 @@ def test_a_rank_that_is_killed_fails_the_others_by_its_name(victim: int, at: int
     for steps, error in values(outcomes):
         assert f"rank {victim} died" in error
         assert steps >= at
-
-
-def pause(seconds: float) -> list[int]:
-    """Rank 1 does something else in the middle of its loop, for longer than ``timeout``."""
-    found = []
-    with CASE.loader(timeout=TIMEOUT, lookahead=4) as stream:
-        for step, batch in enumerate(stream):
-            if step == 3 and dist.get_rank() == 1:
-                time.sleep(seconds)
-            if odb.pop_step(batch).samples:
-                found += numbers_of(batch)
-    return found
-
-
-@pytest.mark.slow
-def test_a_pause_in_the_loop_longer_than_the_timeout_is_no_failure() -> None:
-    """Only a rank that gives no sign of life is given up, not one that is busy elsewhere.
-
-    Fails when a rank beats only while it waits for others.
-    """
-    assert in_order(values(run_ranks(pause, 3, TIMEOUT + 3))) == CASE.numbers
 
 
 def freeze_rank_1() -> None:
