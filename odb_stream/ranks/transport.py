@@ -87,9 +87,7 @@ class Local:
         """Later calls raise Left."""
         self._left = True
 
-    def close(self) -> None:
-        """As ``leave``."""
-        self._left = True
+    close = leave
 
 
 def checked_values(values: Integers) -> Integers:

@@ -39,15 +39,6 @@ def test_an_age_is_the_time_since_the_last_change(readings: Sequence[tuple[int, 
     assert ages.older_than(2, now) == expected
 
 
-class SetClock:
-    """A clock that shows what it was set to."""
-
-    seconds = 0.0
-
-    def now(self) -> float:
-        return self.seconds
-
-
 class Crew:
     """Heartbeats of three ranks over one store, without connections; all by one ``clock`` if one is given."""
 
@@ -124,7 +115,7 @@ def test_one_that_leaves_because_of_another_names_that_one_first(monkeypatch: py
 
 
 def test_silence_matters_only_while_one_waits() -> None:
-    clock = SetClock()
+    clock = SimpleNamespace(seconds=0.0, now=lambda: clock.seconds)
     with Crew(timeout=7.0, clock=clock) as crew:
         crew.beats[2].stop(PATIENCE)
         crew.let_beat(0, 1)

@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterator
 import pytest
 from waiting import PATIENCE
 
-from odb_stream.ranks.dialing import dial, own_addresses
-from odb_stream.ranks.liveness import TAKEN, Liveness
+from odb_stream.ranks.liveness import TAKEN, Liveness, dial, own_addresses
 from odb_stream.ranks.peer_events import PeerEvent
 
 
-def joined(hub: Liveness, other: Liveness, invitation: str) -> bool:
-    """Connect to a hub that listens meanwhile."""
+def joined(hub: Liveness, other: Liveness, *invitations: str) -> list[bool]:
+    """Whether each call to a hub that listens meanwhile succeeded; the last one does."""
     answering = threading.Thread(target=listen_until, args=(hub, lambda _: bool(hub._peers)))
     answering.start()
-    connected = other.connect(invitation)
+    connected = [other.connect(invitation) for invitation in invitations]
     answering.join()
     return connected
 
@@ -26,7 +25,7 @@ def joined(hub: Liveness, other: Liveness, invitation: str) -> bool:
 def pair() -> Iterator[tuple[Liveness, Liveness]]:
     """The hub, and rank 1 connected to it."""
     hub, other = Liveness(0), Liveness(1)
-    assert joined(hub, other, hub.invite(2))
+    assert joined(hub, other, hub.invite(2)) == [True]
     yield hub, other
     for liveness in (hub, other):
         liveness.close_sockets()
@@ -79,12 +78,8 @@ def test_waking_ends_a_wait(pair: tuple[Liveness, Liveness]) -> None:
 def test_strangers_are_turned_away() -> None:
     hub, stranger = Liveness(0), Liveness(1)
     invitation = hub.invite(2)
-    answering = threading.Thread(target=listen_until, args=(hub, lambda _: bool(hub._peers)))
-    answering.start()
     wrong = invitation.replace(hub._word.hex(), "00" * 16)
-    assert not stranger.connect(wrong)
-    assert stranger.connect(invitation)
-    answering.join()
+    assert joined(hub, stranger, wrong, invitation) == [False, True]
     assert list(hub._peers.values()) == [1]
     stranger.close()
     hub.close()

@@ -3,6 +3,8 @@
 import multiprocessing
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.process import BaseProcess
 
@@ -43,10 +45,31 @@ def expect_all(ranks: Ranks, others: list[int], kind: str, words: str) -> None:
         assert outcome.text.startswith(words), outcome.text
 
 
+def host_store(line: Connection) -> None:
+    """A process that hosts a store and does nothing else, as a launcher does."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    line.send(store.port)
+    threading.Event().wait()
+
+
+@contextmanager
+def launcher() -> Iterator[tuple[BaseProcess, tuple[str, int]]]:
+    """The process and the address of its store."""
+    ours, theirs = Pipe()
+    host = multiprocessing.get_context("forkserver").Process(target=host_store, args=(theirs,))
+    host.start()
+    try:
+        assert ours.poll(PATIENCE)
+        yield host, ("127.0.0.1", ours.recv())
+    finally:
+        host.kill()
+
+
+@pytest.mark.parametrize("launched", [False, True])
 @pytest.mark.parametrize("victim", [0, 1, 2])
-def test_a_killed_rank_is_named_at_once(victim: int) -> None:
-    """The timeout is 600 s: without the connections nobody would notice sooner. Rank 0 hosts the store."""
-    with ranks_over_gloo(3, wait_for, victim) as ranks:
+def test_a_killed_rank_is_named_at_once(victim: int, launched: bool) -> None:
+    """The timeout is 600 s: without the connections nobody would notice sooner. Rank 0 or a launcher has the store."""
+    with launcher() as (_, address), ranks_over_gloo(3, wait_for, victim, store=address if launched else None) as ranks:
         ready(ranks)
         ranks.signal(victim, signal.SIGKILL)
         others = [rank for rank in range(3) if rank != victim]
@@ -55,36 +78,8 @@ def test_a_killed_rank_is_named_at_once(victim: int) -> None:
             assert ranks.exit_code(rank) == 0
 
 
-def host_store(line: Connection) -> None:
-    """A process that hosts a store and does nothing else, as a launcher does."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    line.send(store.port)
-    threading.Event().wait()
-
-
-def start_host() -> tuple[BaseProcess, tuple[str, int]]:
-    ours, theirs = Pipe()
-    host = multiprocessing.get_context("forkserver").Process(target=host_store, args=(theirs,))
-    host.start()
-    assert ours.poll(PATIENCE)
-    return host, ("127.0.0.1", ours.recv())
-
-
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_rank_is_named_when_a_launcher_hosts_the_store(victim: int) -> None:
-    host, address = start_host()
-    try:
-        with ranks_over_gloo(2, wait_for, victim, store=address) as ranks:
-            ready(ranks)
-            ranks.signal(victim, signal.SIGKILL)
-            expect_all(ranks, [1 - victim], "PeerError", f"rank {victim} died (its process is gone)")
-    finally:
-        host.kill()
-
-
 def test_a_killed_host_of_the_store_is_said_to_be_gone() -> None:
-    host, address = start_host()
-    with ranks_over_gloo(2, wait_for, 1, store=address) as ranks:
+    with launcher() as (host, address), ranks_over_gloo(2, wait_for, 1, store=address) as ranks:
         ready(ranks)
         host.kill()
         expect_all(ranks, [0], "PeerError", "the store in which the ranks meet is gone")

@@ -23,62 +23,53 @@ def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True, timeout=PATIENCE)
 
 
-class Site:
-    """A namespace with one interface."""
+def set_up(site: str, address: str) -> None:
+    """A namespace has one interface, named after it."""
+    for words in (("addr", "add", f"{address}/24", "dev", f"{site}v"), ("link", "set", f"{site}v", "up")):
+        ip("-n", site, *words)
+    ip("-n", site, "link", "set", "lo", "up")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.interface = f"{name}v"
 
-    def set_up(self, address: str) -> None:
-        ip("-n", self.name, "addr", "add", f"{address}/24", "dev", self.interface)
-        ip("-n", self.name, "link", "set", self.interface, "up")
-        ip("-n", self.name, "link", "set", "lo", "up")
-
-    def start(self, rank: int, size: int) -> "subprocess.Popen[bytes]":
-        environment = {
-            **os.environ,
-            # Gloo's own setting: the name of this host means nothing in a namespace.
-            "GLOO_SOCKET_IFNAME": self.interface,
-            "RES_OPTIONS": "timeout:1 attempts:1",
-        }
-        program = [sys.executable, SCRIPT, rank, size, HERE, 29500, TIMEOUT]
-        return subprocess.Popen(
-            ["ip", "netns", "exec", self.name, *map(str, program)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,  # so that everything unread stays in the pipe, where `select` sees it
-            env=environment,
-        )
+def start(site: str, rank: int) -> "subprocess.Popen[bytes]":
+    # Gloo's own setting: the name of this host means nothing in a namespace.
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": f"{site}v", "RES_OPTIONS": "timeout:1 attempts:1"}
+    program = [sys.executable, SCRIPT, rank, 3, HERE, 29500, TIMEOUT]
+    return subprocess.Popen(
+        ["ip", "netns", "exec", site, *map(str, program)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,  # so that everything unread stays in the pipe, where `select` sees it
+        env=environment,
+    )
 
 
 @pytest.fixture
-def sites() -> Iterator[tuple[Site, Site]]:
+def sites() -> Iterator[tuple[str, str]]:
     if shutil.which("ip") is None or os.geteuid() != 0:
         pytest.skip("needs root and iproute2 for network namespaces")
     mark = uuid.uuid4().hex[:6]
-    here, there = Site(f"odb{mark}a"), Site(f"odb{mark}b")
+    here, there = f"odb{mark}a", f"odb{mark}b"
     with ExitStack() as undo:
         for site in (here, there):
             try:
-                ip("netns", "add", site.name)
+                ip("netns", "add", site)
             except subprocess.CalledProcessError as error:
                 pytest.skip(f"cannot make a network namespace here: {error.stderr.decode().strip()}")
-            undo.callback(ip, "netns", "del", site.name)
-        peer = ("peer", "name", there.interface, "netns", there.name)
-        ip("link", "add", here.interface, "netns", here.name, "type", "veth", *peer)
-        here.set_up(HERE)
-        there.set_up(THERE)
+            undo.callback(ip, "netns", "del", site)
+        peer = ("peer", "name", f"{there}v", "netns", there)
+        ip("link", "add", f"{here}v", "netns", here, "type", "veth", *peer)
+        set_up(here, HERE)
+        set_up(there, THERE)
         yield here, there
 
 
 @pytest.fixture
-def ranks(sites: tuple[Site, Site]) -> Iterator[list["subprocess.Popen[bytes]"]]:
+def ranks(sites: tuple[str, str]) -> Iterator[list["subprocess.Popen[bytes]"]]:
     """Ranks 0 and 1 on the side of the store, rank 2 on the other; all know each other by 10.x addresses."""
     processes = []
     with ExitStack() as ends:
         for rank, site in enumerate((sites[0], *sites)):
-            processes.append(site.start(rank, 3))
+            processes.append(start(site, rank))
             ends.callback(processes[-1].communicate)
             ends.callback(processes[-1].kill)
         for process in processes:
@@ -97,9 +88,9 @@ def read_line(process: "subprocess.Popen[bytes]") -> str:
 
 @pytest.mark.slow
 def test_a_cut_network_fails_on_both_sides_within_the_timeout(
-    sites: tuple[Site, Site], ranks: list["subprocess.Popen[bytes]"]
+    sites: tuple[str, str], ranks: list["subprocess.Popen[bytes]"]
 ) -> None:
-    ip("-n", sites[1].name, "link", "set", sites[1].interface, "down")
+    ip("-n", sites[1], "link", "set", f"{sites[1]}v", "down")
     assert ranks[2].stdin is not None
     ranks[2].stdin.write(b"\n")
     said = [json.loads(read_line(process)) for process in ranks]

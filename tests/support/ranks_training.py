@@ -182,23 +182,21 @@ def trained_epoch(stream: odb.Loader) -> EpochRecord:
 def compare(record: EpochRecord, everyone: list[EpochRecord], gradients: list[torch.Tensor], trained: Any) -> None:
     """Train one process on the same samples, update by update, and note how far the ranks are from it."""
     alone = model()
-    total = torch.zeros(sum(parameter.numel() for parameter in alone.parameters()), dtype=torch.float64)
-    expected = total.clone()
     held: list[int] = []
-    counted = iter(gradients)
+    references = []
     for step, info in enumerate(record.infos):
         held += [n for other in everyone if not other.infos[step]["idle"] for n in other.numbers[step]]
-        if not info["accum_last"]:
-            continue
-        single_process_backward(alone, held)
-        held = []
-        mine, reference = next(counted), flat_gradient(alone)
-        record.gradient_error = max(record.gradient_error, float((mine - reference).abs().max()))
-        record.gradient_size = max(record.gradient_size, float(reference.abs().max()))
-        total += mine
-        expected += reference
-        update(alone)
-    record.sum_error = float((total - expected).abs().max())
+        if info["accum_last"]:
+            single_process_backward(alone, held)
+            references.append(flat_gradient(alone))
+            update(alone)
+            held = []
+    assert len(gradients) == len(references)
+    if references:
+        mine, expected = torch.stack(gradients), torch.stack(references)
+        record.gradient_size = float(expected.abs().max())
+        record.gradient_error = float((mine - expected).abs().max())
+        record.sum_error = float((mine.sum(0) - expected.sum(0)).abs().max())
     parameters = zip(trained.parameters(), alone.parameters(), strict=True)
     record.parameter_error = max(float((a - b).abs().max()) for a, b in parameters)
 

@@ -1,5 +1,7 @@
 """A map-style dataset of chats with drawn pictures, importable by worker processes, and loaders over it."""
 
+from dataclasses import dataclass
+
 from vision_support import image_file, processor, turn
 
 import odb_stream as odb
@@ -8,17 +10,17 @@ from odb_stream import stages
 WORDS = ["red", "green", "blue", "big", "small", "left", "right", "above", "below", "of", "the", "and"]
 
 
+@dataclass(frozen=True)
 class Chats:
     """``size`` chats: item i has i % 3 images of its own sizes, and at least ``least``.
 
     With ``broken``, the images of item 5 of each ten are cut short; with ``text_only`` there are none.
     """
 
-    def __init__(self, size: int, *, least: int = 0, broken: bool = False, text_only: bool = False) -> None:
-        self.size = size
-        self.least = least
-        self.broken = broken
-        self.text_only = text_only
+    size: int
+    least: int = 0
+    broken: bool = False
+    text_only: bool = False
 
     def __len__(self) -> int:
         return self.size

@@ -1,5 +1,8 @@
-"""Loops that end before their data. On all ranks, by break, error, close or neglect: nothing is left over. On one alone:
-the others stop together where the agreed steps end, and nobody waits."""
+"""Loops that end before their data.
+
+On all ranks, by break, error, close or neglect: nothing is left over. On one alone: the others stop together where the
+agreed steps end, and nobody waits.
+"""
 
 import gc
 import sys

@@ -6,11 +6,13 @@ from itertools import pairwise
 import pytest
 import torch
 from vision_chats import Chats, pipeline
-from vision_support import FAMILIES, processor
+from vision_support import FAMILIES, backend, processor
 
 import odb_stream as odb
 from odb_stream import stages
 
+IMAGE_ID = backend().token_to_id("<|image_pad|>")
+MERGED = 4  # patches a feature
 HEADS = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL"}
 
 
@@ -48,31 +50,23 @@ def batches(family: str, layout: str, dataset=None, **settings) -> list[dict]:
 
 def alone(batch: dict, layout: str) -> list[dict]:
     """The samples of a batch, each as a batch of its own."""
-    info = batch["odb_step"]
-    merged = 4
     ids, labels = batch["input_ids"], batch["labels"]
     if layout == "packed":
-        ends = batch["cu_seq_lens_q"].tolist()
-        spans = [(0, slice(*span)) for span in pairwise(ends)][: info.samples]
-        types = torch.zeros_like(ids)
+        spans = [(0, slice(*span)) for span in pairwise(batch["cu_seq_lens_q"].tolist())][: batch["odb_step"].samples]
     else:
         spans = [(row, slice(0, int(mask.sum()))) for row, mask in enumerate(batch["attention_mask"])]
-        types = batch["mm_token_type_ids"]
-    image_id = processor("qwen3_vl").tokenizer.convert_tokens_to_ids("<|image_pad|>")
-    types = (ids == image_id).long() if layout == "packed" else types
-    singles, image, patch = [], 0, 0
+    named = {"input_ids": ids, "labels": labels, "mm_token_type_ids": (ids == IMAGE_ID).long()}
+    grids = iter(batch["image_grid_thw"])
+    singles, patch = [], 0
     for row, span in spans:
-        single = {"input_ids": ids[row, span][None], "labels": labels[row, span][None]}
-        single["mm_token_type_ids"] = types[row, span][None]
-        features, first = int(types[row, span].sum()), image
-        rows = 0
-        while rows < features * merged:
-            rows += int(batch["image_grid_thw"][image].prod())
-            image += 1
-        if features:
-            single["pixel_values"] = batch["pixel_values"][patch : patch + rows]
-            single["image_grid_thw"] = batch["image_grid_thw"][first:image]
-        patch += rows
+        single: dict = {name: tensor[row, span][None] for name, tensor in named.items()}
+        patches, own = MERGED * int(single["mm_token_type_ids"].sum()), []
+        while sum(int(grid.prod()) for grid in own) < patches:
+            own.append(next(grids))
+        if own:
+            single["pixel_values"] = batch["pixel_values"][patch : patch + patches]
+            single["image_grid_thw"] = torch.stack(own)
+        patch += patches
         singles.append(single | {"place": (row, span)})
     return singles
 
@@ -109,24 +103,18 @@ def test_a_batch_equals_separate_runs(family, layout):
         assert mine is None or torch.allclose(mine, theirs, atol=1e-5)
 
 
-def test_packed_rows_have_four_rows_of_positions():
-    for batch in batches("qwen3_vl", "packed"):
-        width = batch["input_ids"].shape[1]
-        assert batch["position_ids"].shape == (4, 1, width)
-        starts = batch["cu_seq_lens_q"][:-1].long()
-        assert (batch["position_ids"][:, 0, starts] == 0).all()
-        assert batch["max_length_q"] == int(batch["cu_seq_lens_q"].diff().max())
-
-
-def test_placeholders_equal_features_in_every_batch():
-    image_id = processor("qwen3_vl").tokenizer.convert_tokens_to_ids("<|image_pad|>")
-    for layout in ("packed", "padded"):
-        for batch in batches("qwen3_vl", layout, Chats(30)):
-            placeholders = int((batch["input_ids"] == image_id).sum())
-            grids = batch.get("image_grid_thw", torch.zeros((0, 3), dtype=torch.int64))
-            assert placeholders == int(grids.prod(dim=1).sum()) // 4
-            assert len(batch.get("pixel_values", ())) == 4 * placeholders
-            assert batch["odb_step"].has_images == bool(placeholders)
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+def test_placeholders_equal_features_in_every_batch(layout):
+    """Packed rows have four rows of positions, each of which starts at 0 with every sample."""
+    for batch in batches("qwen3_vl", layout, Chats(30)):
+        placeholders = int((batch["input_ids"] == IMAGE_ID).sum())
+        grids = batch.get("image_grid_thw", torch.zeros((0, 3), dtype=torch.int64))
+        assert MERGED * placeholders == int(grids.prod(dim=1).sum()) == len(batch.get("pixel_values", ()))
+        assert batch["odb_step"].has_images == bool(placeholders)
+        if layout == "packed":
+            assert batch["position_ids"].shape == (4, *batch["input_ids"].shape)
+            assert (batch["position_ids"][:, 0, batch["cu_seq_lens_q"][:-1].long()] == 0).all()
+            assert batch["max_length_q"] == int(batch["cu_seq_lens_q"].diff().max())
 
 
 def test_a_broken_image_leaves_after_planning_and_is_counted():
@@ -172,11 +160,10 @@ def test_a_family_of_fixed_tokens_flows_through_too():
         stages.Tokenize(model),
         stages.ExpandVisualTokens(model, family=family),
     )
-    image_id = model.tokenizer.convert_tokens_to_ids("<|image_pad|>")
     images = 0
     with odb.Loader(source, budget=odb.Budget(tokens=300), window=8) as loader:
         for batch in loader:
             assert "mm_token_type_ids" not in batch
             images += len(batch.get("pixel_values", ()))
-            assert int((batch["input_ids"] == image_id).sum()) == 6 * len(batch.get("pixel_values", ()))
+            assert int((batch["input_ids"] == IMAGE_ID).sum()) == 6 * len(batch.get("pixel_values", ()))
     assert images == sum(index % 3 for index in range(20))

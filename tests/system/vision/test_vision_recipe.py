@@ -1,7 +1,11 @@
-"""The vision recipe over its demo shards: every chat once, equal to the transformers processor, in both layouts."""
+"""The vision recipe over its demo shards: every chat once, equal to the transformers processor, in both layouts.
+
+And ``run --train`` on it: a tiny Qwen3-VL takes its batches, and the loss falls.
+"""
 
 import io
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
@@ -9,12 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import vision_support
 from PIL import Image, ImageOps
 
 import odb_stream as odb
 from odb_stream.prepare.records import prepare_for
 from odb_stream.sample import START
-from odb_stream.stages import RandomResize
+from odb_stream.stages import ExpandVisualTokens, FixedTokens, RandomResize
+from odb_stream.tiny_model import TinyTrainer, tiny_qwen3_vl
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "pipelines"))
@@ -120,3 +126,35 @@ def test_augmentation_changes_with_the_epoch_alone():
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(odb.ConfigError, match="gone"):
         vision_chat.build(processor=str(tmp_path / "gone"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_training_on_images_makes_the_loss_fall(tmp_path, layout):
+    path = tmp_path / "report.json"
+    options = ["--train", "--budget", "512", "--steps", "30", "--layout", layout, "--report", str(path)]
+    command = [sys.executable, "-m", "odb_stream.cli.main", "run", str(ROOT / "pipelines" / "vision_chat.py"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(path.read_text())
+    losses = report["loss"]
+    assert len(losses) == report["steps"] == 30
+    assert losses[0] == pytest.approx(6.6, abs=0.3)  # the logarithm of the vocabulary
+    assert sum(losses[-5:]) / 5 < 0.75 * losses[0]
+
+
+def test_the_model_fits_what_the_processor_makes_of_images():
+    for family, patch in (("qwen3_vl", 16), ("qwen2_vl", 14)):
+        expand = ExpandVisualTokens(vision_support.processor(family))
+        config = tiny_qwen3_vl(400, 0, expand).config
+        assert config.vision_config.patch_size == patch
+        assert config.image_token_id == vision_support.backend().token_to_id("<|image_pad|>")
+        assert config.vision_start_token_id == vision_support.backend().token_to_id("<|vision_start|>")
+        assert config.text_config.use_cache is False
+        assert 300_000 < TinyTrainer(400, 0, expand).parameters < 600_000
+
+
+def test_another_family_of_images_is_refused():
+    expand = ExpandVisualTokens(vision_support.processor("qwen3_vl"), family=FixedTokens(4, (8, 8)))
+    with pytest.raises(odb.ConfigError, match="FixedTokens"):
+        TinyTrainer(400, 0, expand)
