@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
-from vision_support import CHATS, FAMILIES, backend, encoded, image_parts_of, members, picture, processor, turn
+from vision_support import CHATS, FAMILIES, backend, encoded, exif, image_parts_of, members, picture, processor, turn
 
 from odb_stream.prepare.records import Prepare, SourceStages
 from odb_stream.sample import IGNORED_LABEL, PreparedSample, Record, SampleRef
@@ -15,12 +15,6 @@ from odb_stream.stages import ChatTemplate, ExpandVisualTokens, MeasureImages, T
 from odb_stream.stages.images.files import open_image
 
 START, END, PAD = (backend().token_to_id(token) for token in ("<|im_start|>", "<|im_end|>", "<|image_pad|>"))
-
-
-def sideways(orientation: int) -> bytes:
-    tags = Image.Exif()
-    tags[0x0112] = orientation
-    return encoded(picture(90, 40, seed=7), "JPEG", exif=tags)
 
 
 FILES = [
@@ -35,8 +29,8 @@ FILES = [
     encoded(picture(40, 30).convert("CMYK"), "JPEG"),
     encoded(picture(40, 30).quantize(16), "GIF", transparency=2),
     encoded(picture(40, 30).convert("1")),
-    sideways(6),
-    sideways(3),
+    encoded(picture(90, 40, seed=7), "JPEG", exif=exif(6)),
+    encoded(picture(90, 40, seed=7), "JPEG", exif=exif(3)),
 ]
 
 

@@ -55,22 +55,21 @@ def test_equal_to_the_models_own(family, chat):
     assert found.tolist() == expected[:, 0].tolist()
 
 
-def test_the_example_by_hand():
-    types = np.array([0, 0, 1, 1, 1, 1, 1, 1, 0])
-    assert rope_positions(types, [(1, 4, 6)], 2).tolist() == [
-        [0, 1, 2, 2, 2, 2, 2, 2, 5],
-        [0, 1, 2, 2, 2, 3, 3, 3, 5],
-        [0, 1, 2, 3, 4, 2, 3, 4, 5],
-    ]
-
-
-def test_text_alone_counts_on():
-    assert rope_positions(np.zeros(4, int), [], 2).tolist() == [[0, 1, 2, 3]] * 3
-
-
-def test_images_side_by_side_are_told_apart():
-    rows = rope_positions(np.ones(3, int), [(1, 2, 2), (1, 2, 4)], 2)
-    assert rows.tolist() == [[0, 1, 1], [0, 1, 1], [0, 1, 2]]
+@pytest.mark.parametrize(
+    ("types", "grids", "rows"),
+    [
+        (
+            [0, 0, 1, 1, 1, 1, 1, 1, 0],
+            [(1, 4, 6)],
+            [[0, 1, 2, 2, 2, 2, 2, 2, 5], [0, 1, 2, 2, 2, 3, 3, 3, 5], [0, 1, 2, 3, 4, 2, 3, 4, 5]],
+        ),
+        ([0] * 4, [], [[0, 1, 2, 3]] * 3),
+        ([1] * 3, [(1, 2, 2), (1, 2, 4)], [[0, 1, 1], [0, 1, 1], [0, 1, 2]]),
+    ],
+    ids=["by hand", "text alone", "images side by side"],
+)
+def test_examples(types, grids, rows):
+    assert rope_positions(np.array(types), grids, 2).tolist() == rows
 
 
 @pytest.mark.parametrize(

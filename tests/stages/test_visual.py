@@ -13,17 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from stage_samples import PLACE, sample, through
-from vision_support import FAMILIES, backend, encoded, image_file, members, picture, processor, turn
-from visual_pipelines import CHAT, END, FILES, FIXED, MARK, PAD, START, expanded, image, pipeline, ready
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
+from vision_support import FAMILIES, FIXED, backend, encoded, image_file, members, picture, processor, turn
 
 from odb_stream.errors import ConfigError, StageError
-from odb_stream.sample import IGNORED_LABEL, Drop
+from odb_stream.prepare.records import Prepare, SourceStages
+from odb_stream.sample import IGNORED_LABEL, Drop, PreparedSample, Record, SampleRef
 from odb_stream.stages import (
     BadImage,
     ChatTemplate,
     ExpandVisualTokens,
     FixedTokens,
     MeasureImages,
+    PlannedImage,
     RandomCrop,
     RandomFlip,
     RandomResize,
@@ -31,13 +33,46 @@ from odb_stream.stages import (
 )
 from odb_stream.stages.visual import kept_blocks
 
+START, END, PAD = (backend().token_to_id(token) for token in ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>"))
+
+MARK = "<|vision_start|><|image_pad|><|vision_end|>"
+
+CHAT = [
+    turn("user", None, "hm, ", None, "what?"),
+    turn("assistant", "a cat and a dog"),
+    turn("user", "and", None, None),
+    turn("assistant", "a picture"),
+]
+
+FILES = [image_file(60, 40), image_file(90, 90), image_file(30, 120), image_file(60, 60)]
+
+
+def pipeline(family: str = "qwen2_vl", **settings: object) -> list:
+    made = processor(family)
+    return [MeasureImages(), ChatTemplate(made), Tokenize(made, **settings), ExpandVisualTokens(made)]
+
+
+def expanded(*files: bytes, chat=None, family: str = "qwen2_vl", **settings: object):
+    chat = chat or [turn("user", *[None] * len(files), "what?"), turn("assistant", "a cat")]
+    return through(pipeline(family, **settings), sample(messages=chat, **members(*files)))
+
+
+def image(size: tuple[int, int] = (60, 40), name: str = "0.png") -> PlannedImage:
+    return PlannedImage(name, image_file(*size), size)
+
+
+def ready(stages, **members_) -> PreparedSample:
+    fields = {"messages": CHAT, **members(*FILES), **members_}
+    record = Record(SampleRef(0, 0, 0, -1), "k", "s", epoch=3)
+    out = Prepare((SourceStages(lambda record: fields, tuple(stages)),), seed=17).record(record)
+    assert isinstance(out, PreparedSample)
+    return out
+
 
 @pytest.mark.parametrize("family", FAMILIES)
 @given(size=st.tuples(st.integers(1, 3000), st.integers(1, 3000)))
 def test_the_grid_is_that_of_the_image_processor(family, size):
     """From the size alone, as the image processor resizes: checked against its own count and its own rule."""
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
-
     images = processor(family).image_processor
     if max(size) / min(size) > 200:
         with pytest.raises(BadImage, match="image_aspect_ratio"):
@@ -49,17 +84,6 @@ def test_the_grid_is_that_of_the_image_processor(family, size):
     grid, features = ExpandVisualTokens(processor(family)).family.measure(*size)
     assert grid == (1, height // images.patch_size, width // images.patch_size)
     assert features * images.merge_size**2 == math.prod(grid) == images.get_number_of_image_patches(size[1], size[0])
-
-
-@pytest.mark.parametrize("size", [(1, 1), (1, 200), (200, 1), (13, 2600), (28, 28), (999, 5), (640, 480)])
-def test_pixels_have_exactly_the_measured_rows(size):
-    stage = ExpandVisualTokens(processor())
-    grid, _ = stage.family.measure(*size)
-    out = processor().image_processor(images=[picture(*size)], return_tensors="np")
-    assert tuple(out["image_grid_thw"][0].tolist()) == grid
-    pixels = stage.pixels(picture(*size), grid)
-    assert (pixels.dtype, pixels.shape) == (np.float32, (math.prod(grid), 3 * 2 * 14 * 14))
-    assert np.array_equal(pixels, out["pixel_values"])
 
 
 def test_pixels_of_another_grid_than_counted():
@@ -85,12 +109,6 @@ def test_the_expansion():
     assert out["rope"].shape == (3, len(ids))
 
 
-def test_no_loss_on_image_tokens_of_an_answer():
-    out = expanded(image_file(), chat=[turn("user", "draw"), turn("assistant", "see", None)])
-    assert (out["labels"][out["input_ids"] == PAD] == IGNORED_LABEL).all()
-    assert (out["labels"] == START).sum() == (out["labels"] == END).sum() == 1
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_samples_without_images_carry_the_same_fields(family):
     out = expanded(family=family)
@@ -98,15 +116,6 @@ def test_samples_without_images_carry_the_same_fields(family):
     assert out["mm_token_type_ids"].tolist() == [0] * length
     assert out["rope"].tolist() == [list(range(length))] * 3
     assert "images" not in out
-
-
-def test_spelled_placeholders_are_text():
-    out = expanded(
-        image_file(),
-        chat=[turn("user", "<|image_pad|>", None, "<|vision_start|><|image_pad|>"), turn("assistant", "<|image_pad|>")],
-    )
-    assert (out["input_ids"] == PAD).sum() == 6
-    assert (out["input_ids"] == START).sum() == 1
 
 
 @pytest.mark.parametrize("size", [(1, 201), (3000, 14)])
@@ -146,10 +155,15 @@ def test_the_order_of_stages():
         stage(stage(sample(input_ids=[1, PAD, 1], images=[image()])))
 
 
+def with_images(image_processor):
+    return SimpleNamespace(tokenizer=processor().tokenizer, image_processor=image_processor)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: ExpandVisualTokens(processor().tokenizer), "NoneType"),
+        (lambda: ExpandVisualTokens(with_images(Qwen2VLImageProcessorPil(do_resize=False))), "do_resize"),
         (lambda: ExpandVisualTokens(processor(), family=3), "not 3"),
         (lambda: ExpandVisualTokens(processor(), family=FixedTokens(5, (8, 6), image_token="<pic>")), "'<pic>'"),
         (lambda: FixedTokens(0, (8, 6)), "FixedTokens.count is 0"),
@@ -161,22 +175,13 @@ def test_bad_settings(make, words):
         make()
 
 
-def test_an_image_processor_that_does_not_resize():
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-
-    fixed = SimpleNamespace(tokenizer=processor().tokenizer, image_processor=Qwen2VLImageProcessorPil(do_resize=False))
-    with pytest.raises(ConfigError, match="do_resize"):
-        ExpandVisualTokens(fixed)
-
-
 def test_an_image_processor_of_another_rule():
-    class Other(type(processor().image_processor)):
+    class Other(Qwen2VLImageProcessorPil):
         def get_number_of_image_patches(self, height, width, images_kwargs=None):
             return 4 + super().get_number_of_image_patches(height, width, images_kwargs)
 
-    other = SimpleNamespace(tokenizer=processor().tokenizer, image_processor=Other())
     with pytest.raises(StageError, match="60 x 40 pixels"):
-        ExpandVisualTokens(other)(sample(input_ids=[1, PAD, 2], images=[image()]))
+        ExpandVisualTokens(with_images(Other()))(sample(input_ids=[1, PAD, 2], images=[image()]))
 
 
 def test_it_travels_to_spawned_workers(tmp_path):
@@ -289,10 +294,8 @@ def test_what_leaves_the_stages():
     assert sum(image.features for image in out.images) == out.token_types.sum() == (out.input_ids == PAD).sum()
     assert out.rope.shape == (3, out.length)
     assert [bytes(image.data) for image in out.images] == FILES
-    assert all(
-        np.shares_memory(image.data, np.frombuffer(file, np.uint8))
-        for image, file in zip(out.images, FILES, strict=True)
-    )
+    for image, file in zip(out.images, FILES, strict=True):
+        assert np.shares_memory(image.data, np.frombuffer(file, np.uint8))
     assert ready([Tokenize(processor())], text="plain", **dict.fromkeys(members(*FILES))).images == ()
 
 
@@ -306,26 +309,22 @@ def test_the_ops_name_the_place_of_their_stage():
 
 
 def test_images_must_be_counted_before_they_leave():
-    with pytest.raises(StageError, match="not counted"):
-        ready(pipeline()[:3])
-    with pytest.raises(StageError, match="not counted"):
-        ready([lambda sample: {"input_ids": [1, 2], "images": [b"x"]}])
+    for stages in (pipeline()[:3], [lambda sample: {"input_ids": [1, 2], "images": [b"x"]}]):
+        with pytest.raises(StageError, match="not counted"):
+            ready(stages)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("fields", "kept", "words"),
     [
-        (
-            lambda sample: {**sample, "input_ids": sample["input_ids"][:-1], "labels": sample["labels"][:-1]},
-            "mm_token_type_ids is of shape",
-        ),
-        (lambda sample: {**sample, "rope": sample["rope"][:2]}, r"rope is of shape \(2, "),
-        (lambda sample: {**sample, "images": sample["images"][1:]}, "image tokens for .* image features"),
+        (("input_ids", "labels"), slice(-1), "mm_token_type_ids is of shape"),
+        (("rope",), slice(2), r"rope is of shape \(2, "),
+        (("images",), slice(1, None), "image tokens for .* image features"),
     ],
 )
-def test_later_stages_must_keep_tokens_and_features_together(change, words):
+def test_later_stages_must_keep_tokens_and_features_together(fields, kept, words):
     with pytest.raises(StageError, match=words):
-        ready([*pipeline(), change])
+        ready([*pipeline(), lambda sample: {**sample, **{name: sample[name][kept] for name in fields}}])
 
 
 class Brightness:

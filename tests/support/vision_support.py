@@ -41,16 +41,11 @@ QWEN2_VL = """
 
 # The system message renders text only, so do answers; tools, calls and results of tools, which may hold images.
 QWEN3_VL = """
-{%- macro text_of(content) -%}
-    {%- if content is string -%}{{- content -}}{%- else -%}
-        {%- for part in content -%}{%- if 'text' in part -%}{{- part.text -}}{%- endif -%}{%- endfor -%}
-    {%- endif -%}
-{%- endmacro -%}
-{%- macro all_of(content) -%}
+{%- macro said(content, images=false) -%}
     {%- if content is string -%}{{- content -}}{%- else -%}
         {%- for part in content -%}
             {%- if part.type == 'image' or 'image' in part -%}
-                {{- '<|vision_start|><|image_pad|><|vision_end|>' -}}
+                {%- if images -%}{{- '<|vision_start|><|image_pad|><|vision_end|>' -}}{%- endif -%}
             {%- elif 'text' in part -%}
                 {{- part.text -}}
             {%- endif -%}
@@ -59,18 +54,18 @@ QWEN3_VL = """
 {%- endmacro -%}
 {%- if tools -%}
     {{- '<|im_start|>system\\n' -}}
-    {%- if messages[0].role == 'system' -%}{{- text_of(messages[0].content) + '\\n\\n' -}}{%- endif -%}
+    {%- if messages[0].role == 'system' -%}{{- said(messages[0].content) + '\\n\\n' -}}{%- endif -%}
     {{- '# Tools\\n' -}}
     {%- for tool in tools -%}{{- tool | tojson + '\\n' -}}{%- endfor -%}
     {{- '<|im_end|>\\n' -}}
 {%- elif messages[0].role == 'system' -%}
-    {{- '<|im_start|>system\\n' + text_of(messages[0].content) + '<|im_end|>\\n' -}}
+    {{- '<|im_start|>system\\n' + said(messages[0].content) + '<|im_end|>\\n' -}}
 {%- endif -%}
 {%- for message in messages -%}
     {%- if message.role == 'user' -%}
-        {{- '<|im_start|>user\\n' + all_of(message.content) + '<|im_end|>\\n' -}}
+        {{- '<|im_start|>user\\n' + said(message.content, true) + '<|im_end|>\\n' -}}
     {%- elif message.role == 'assistant' -%}
-        {{- '<|im_start|>assistant\\n' + text_of(message.content) -}}
+        {{- '<|im_start|>assistant\\n' + said(message.content) -}}
         {%- for call in message.tool_calls or [] -%}
             {%- if (loop.first and message.content) or not loop.first -%}{{- '\\n' -}}{%- endif -%}
             {{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' -}}
@@ -79,7 +74,7 @@ QWEN3_VL = """
         {{- '<|im_end|>\\n' -}}
     {%- elif message.role == 'tool' -%}
         {%- if loop.first or messages[loop.index0 - 1].role != 'tool' -%}{{- '<|im_start|>user' -}}{%- endif -%}
-        {{- '\\n<tool_response>\\n' + all_of(message.content) + '\\n</tool_response>' -}}
+        {{- '\\n<tool_response>\\n' + said(message.content, true) + '\\n</tool_response>' -}}
         {%- if loop.last or messages[loop.index0 + 1].role != 'tool' -%}{{- '<|im_end|>\\n' -}}{%- endif -%}
     {%- endif -%}
 {%- endfor -%}
@@ -100,14 +95,13 @@ PARTS_ONLY = """
 {%- if add_generation_prompt -%}{{- 'ASSISTANT:' -}}{%- endif -%}
 """
 
-# Reads lists and renders their texts alone.
-TEXT_ONLY = """
-{%- for message in messages -%}
-    {{- '<|im_start|>' + message.role + '\\n' -}}
-    {%- if message.content is string -%}{{- message.content -}}{%- else -%}
-        {%- for part in message.content if part.type == 'text' -%}{{- part.text -}}{%- endfor -%}
-    {%- endif -%}
-    {{- '<|im_end|>\\n' -}}
+# Reads lists; an image is what the variable `mark` says, nothing without it.
+FIXED = """
+{%- for m in messages -%}
+    {{- '<|im_start|>' + m.role + '\\n' -}}
+    {%- if m.content is string -%}{{- m.content -}}{%- else -%}
+        {%- for part in m.content -%}{{- mark if part.type == 'image' else part.text -}}{%- endfor -%}
+    {%- endif -%}{{- '<|im_end|>\\n' -}}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
 """
@@ -163,6 +157,12 @@ def encoded(image: Image.Image, kind: str = "PNG", **settings: object) -> bytes:
     file = io.BytesIO()
     image.save(file, kind, **settings)
     return file.getvalue()
+
+
+def exif(orientation: object) -> Image.Exif:
+    tags = Image.Exif()
+    tags[0x0112] = orientation
+    return tags
 
 
 def image_file(width: int = 60, height: int = 40, *, seed: int = 0) -> bytes:

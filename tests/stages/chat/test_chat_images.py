@@ -10,10 +10,10 @@ from stage_samples import PLACE, sample, through
 from vision_support import (
     CHATS,
     FAMILIES,
+    FIXED,
     PARTS_ONLY,
     QWEN2_VL,
     SPECIALS,
-    TEXT_ONLY,
     backend,
     image_file,
     image_parts_of,
@@ -164,7 +164,7 @@ def test_generation_marks():
 
 @pytest.mark.parametrize("parts", [(None,), (None, "a"), ("a", None)])
 def test_a_template_that_renders_no_images(parts):
-    stage = ChatTemplate(processor(template=TEXT_ONLY))
+    stage = ChatTemplate(processor(template=FIXED))
     with pytest.raises(StageError, match=rf"{PLACE}: .* image of turn 1 \(user\)"):
         rendered([turn("system", "x"), turn("user", *parts), turn("assistant", "a")], stage)
 

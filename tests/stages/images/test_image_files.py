@@ -13,19 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
-from vision_support import encoded, picture
+from vision_support import encoded, exif, picture
 
 from odb_stream.sample import Op
 from odb_stream.stages import BadImage, PlannedImage, RandomFlip, RandomResize
 from odb_stream.stages.images.files import PIXEL_LIMIT, measure, open_image, to_png
 
 W, H = 23, 17
-
-
-def exif(orientation: object) -> Image.Exif:
-    tags = Image.Exif()
-    tags[0x0112] = orientation
-    return tags
 
 
 def gray16(kind: str = "PNG") -> tuple[np.ndarray, bytes]:
@@ -47,7 +41,6 @@ def header(width: int, height: int, bits: int = 8, colour: int = 2) -> tuple[byt
 
 RGB = picture(W, H)
 
-
 OPAQUE = {
     "gray": encoded(RGB.convert("L")),
     "one bit": encoded(RGB.convert("1")),
@@ -65,7 +58,6 @@ OPAQUE = {
     "avif": encoded(RGB, "AVIF"),
 }
 
-
 TRANSPARENT = {
     "rgba": encoded(picture(W, H, mode="RGBA")),
     "gray and alpha": encoded(picture(W, H, mode="LA")),
@@ -78,10 +70,6 @@ TRANSPARENT = {
 }
 
 
-def pixels(image: Image.Image) -> np.ndarray:
-    return np.asarray(image)
-
-
 def on_white(image: Image.Image) -> np.ndarray:
     """Transparency over white, in exact arithmetic; Pillow may differ by one."""
     rgba = np.asarray(image.convert("RGBA"), dtype=float)
@@ -92,7 +80,7 @@ def on_white(image: Image.Image) -> np.ndarray:
 @pytest.mark.parametrize("data", OPAQUE.values(), ids=OPAQUE)
 def test_opaque_images_are_converted_as_pillow_does(data):
     assert measure(data) == (W, H)
-    assert np.array_equal(pixels(open_image(data)), pixels(Image.open(io.BytesIO(data)).convert("RGB")))
+    assert np.array_equal(np.asarray(open_image(data)), np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
     assert open_image(data).mode == "RGB"
 
 
@@ -103,14 +91,14 @@ def test_transparency_lies_on_white(data):
         opened = open_image(data)
     original = Image.open(io.BytesIO(data))
     assert measure(data) == opened.size == (W, H)
-    assert np.abs(pixels(opened) - on_white(original)).max() <= 1
-    assert not np.array_equal(pixels(opened), pixels(original.convert("RGB")))
+    assert np.abs(np.asarray(opened) - on_white(original)).max() <= 1
+    assert not np.array_equal(np.asarray(opened), np.asarray(original.convert("RGB")))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "PPM"])
 def test_sixteen_bits_are_scaled_not_cut(kind):
     values, data = gray16(kind)
-    opened = pixels(open_image(data))
+    opened = np.asarray(open_image(data))
     assert measure(data) == (W, H)
     assert np.array_equal(opened, np.repeat((values >> 8).astype(np.uint8)[..., None], 3, axis=2))
     assert (opened.min(), opened.max()) == (0, 255)
@@ -119,7 +107,7 @@ def test_sixteen_bits_are_scaled_not_cut(kind):
 def test_sixteen_bit_colours_take_the_same_scale():
     row = b"\0" + np.array([0, 32768, 65535], ">u2").tobytes()
     data = png([header(1, 1, 16), (b"IDAT", zlib.compress(row)), (b"IEND", b"")])
-    assert pixels(open_image(data)).tolist() == [[[0, 128, 255]]]
+    assert np.asarray(open_image(data)).tolist() == [[[0, 128, 255]]]
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
@@ -128,7 +116,7 @@ def test_exif_orientation_is_measured_and_applied(kind, orientation):
     data = encoded(RGB, kind, exif=exif(orientation))
     expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
     assert measure(data) == expected.size == ((W, H) if orientation < 5 else (H, W))
-    assert np.array_equal(pixels(open_image(data)), pixels(expected.convert("RGB")))
+    assert np.array_equal(np.asarray(open_image(data)), np.asarray(expected.convert("RGB")))
 
 
 def test_the_exif_of_a_png_counts_only_before_the_pixels():
@@ -150,7 +138,7 @@ def test_the_first_frame_of_an_animation(kind):
     data = encoded(frames[0], kind, save_all=True, append_images=frames[1:], **settings)
     assert Image.open(io.BytesIO(data)).n_frames == 3
     assert measure(data) == (W, H)
-    assert (pixels(open_image(data)) == [255, 0, 0]).all()
+    assert (np.asarray(open_image(data)) == [255, 0, 0]).all()
 
 
 def beyond_its_screen() -> bytes:
@@ -180,7 +168,7 @@ def test_any_buffer_is_a_file():
     data = encoded(RGB)
     for same in (memoryview(data), np.frombuffer(data, np.uint8)):
         assert measure(same) == (W, H)
-        assert np.array_equal(pixels(open_image(same)), pixels(RGB))
+        assert np.array_equal(np.asarray(open_image(same)), np.asarray(RGB))
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "LA", "P", "CMYK", "1"])
@@ -188,8 +176,8 @@ def test_images_in_memory_are_kept_without_loss(mode):
     image = picture(W, H).quantize(9) if mode == "P" else picture(W, H, mode="RGBA").convert(mode)
     kept = to_png(image)
     assert measure(kept) == (W, H)
-    expected = on_white(image) if "A" in mode else pixels(image.convert("RGB"))
-    assert np.abs(pixels(open_image(kept)) - expected).max() <= ("A" in mode)
+    expected = on_white(image) if "A" in mode else np.asarray(image.convert("RGB"))
+    assert np.abs(np.asarray(open_image(kept)) - expected).max() <= ("A" in mode)
 
 
 def test_an_opened_photograph_in_memory_is_kept_upright():
@@ -205,32 +193,22 @@ def test_a_planned_image_is_decoded_through_its_ops_in_order():
     image = image.planned(RandomResize(scale=(1, 2)), Op(1, (10.0, 30.0)), (10, 30))
     image = image.planned(RandomFlip(), Op(2, (1.0,)), (10, 30))
     expected = RGB.resize((10, 30), Image.Resampling.BICUBIC).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    assert np.array_equal(pixels(image.decoded()), pixels(expected))
+    assert np.array_equal(np.asarray(image.decoded()), np.asarray(expected))
     assert image.ops == (Op(1, (10.0, 30.0)), Op(2, (1.0,)))
     assert image.size == (10, 30)
 
 
-def reason(data: bytes, **settings: int) -> str:
+def reason(data: bytes, read=measure, **settings: int) -> str:
     with pytest.raises(BadImage) as caught:
-        measure(data, **settings)
+        read(data, **settings)
     return caught.value.reason
-
-
-def opening_reason(data: bytes) -> str:
-    with pytest.raises(BadImage) as caught:
-        open_image(data)
-    return caught.value.reason
-
-
-def test_no_bytes():
-    assert reason(b"") == opening_reason(b"") == "image_empty"
 
 
 @pytest.mark.parametrize(
-    "data", [b"\0", b"not an image", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%!PS-Adobe-3.0"]
+    "data", [b"", b"\0", b"not an image", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%!PS-Adobe-3.0"]
 )
 def test_what_is_no_image(data):
-    assert reason(data) == opening_reason(data) == "image_unreadable"
+    assert reason(data) == reason(data, open_image) == ("image_unreadable" if data else "image_empty")
 
 
 def test_the_detail_of_what_is_no_image_is_the_same_every_time():
@@ -243,33 +221,27 @@ def test_the_detail_of_what_is_no_image_is_the_same_every_time():
 def test_a_truncated_jpeg_is_measured_and_then_broken():
     data = encoded(picture(200, 150), "JPEG")[:-600]
     assert measure(data) == (200, 150)
-    assert opening_reason(data) == "image_broken"
+    assert reason(data, open_image) == "image_broken"
 
 
 @pytest.mark.parametrize("kind", ["PNG", "GIF", "WEBP", "TIFF", "JPEG2000", "AVIF", "BMP", "PPM"])
 def test_other_truncated_files(kind):
     data = encoded(picture(200, 150), kind)
-    assert opening_reason(data[: len(data) // 2]) in ("image_broken", "image_unreadable")
-
-
-def test_a_hundred_megapixels_are_refused_from_the_header():
-    size = 10_000
-    data = png([header(size, size), (b"IDAT", zlib.compress(b"\0" * 1000)), (b"IEND", b"")])
-    tracemalloc.start()
-    try:
-        assert reason(data) == "image_too_large"
-        assert tracemalloc.get_traced_memory()[1] < 1_000_000
-    finally:
-        tracemalloc.stop()
+    assert reason(data[: len(data) // 2], open_image) in ("image_broken", "image_unreadable")
 
 
 @pytest.mark.parametrize("size", [(10_000, 10_000), (30_000, 30_000), (65_000, 65_000)])
 @pytest.mark.parametrize("manner", ["default", "error"])
-def test_pillow_bombs_are_too_large_whatever_becomes_of_warnings(size, manner):
+def test_too_large_images_are_refused_from_the_header_whatever_becomes_of_warnings(size, manner):
     data = png([header(*size), (b"IDAT", zlib.compress(b"\0" * 1000)), (b"IEND", b"")])
-    with warnings.catch_warnings():
-        warnings.simplefilter(manner)
-        assert reason(data) == "image_too_large"
+    tracemalloc.start()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter(manner)
+            assert reason(data) == "image_too_large"
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_pixel_limit_is_inclusive():

@@ -40,22 +40,27 @@ def test_parts_take_the_images_in_order():
     assert not set(out) & {"0.png", "1.png", "2.png"}
 
 
-def test_the_order_is_that_of_numbers():
-    files = {f"{number}.png": A for number in (10, 9, 2, 1)} | {"left.b.png": B, "left.a.png": B}
-    out = MeasureImages()(sample(messages=[turn("user", *[None] * 6)], **files))
-    assert names(out) == ["1.png", "2.png", "9.png", "10.png", "left.a.png", "left.b.png"]
+NUMBERED = {f"{number}.png": A for number in (10, 9, 2, 1)} | {"left.b.png": B, "left.a.png": B}
 
 
-def test_named_parts_take_their_member_and_leave_the_others():
-    chat = [turn("user", ("1.png",), "x", None, ("1.png",), None)]
-    out = MeasureImages()(sample(messages=chat, **members(A, B, C)))
-    assert names(out) == ["1.png", "0.png", "1.png", "2.png"]
+@pytest.mark.parametrize(
+    ("parts", "files", "taken"),
+    [
+        ([None] * 6, NUMBERED, ["1.png", "2.png", "9.png", "10.png", "left.a.png", "left.b.png"]),
+        ([("1.png",), "x", None, ("1.png",), None], members(A, B, C), ["1.png", "0.png", "1.png", "2.png"]),
+        ([("scan.bin",)], {"scan.bin": A, "notes.bin": b"x"}, ["scan.bin"]),
+        ([("photo",)], {"photo": picture(9, 8), "label": 3}, ["photo"]),  # a column of a dataset
+    ],
+)
+def test_which_images_the_parts_take(parts, files, taken):
+    """Unnamed parts in the order of numbers; a named one its member, of any name, and the others are left."""
+    out = MeasureImages()(sample(messages=[turn("user", *parts)], **files))
+    assert names(out) == taken
+    assert set(out) == {"messages", "images"} | set(files) - set(taken)
 
 
-def test_a_named_member_may_have_any_name():
-    out = MeasureImages()(sample(messages=[turn("user", ("scan.bin",))], **{"scan.bin": A, "notes.bin": b"x"}))
-    assert names(out) == ["scan.bin"]
-    assert out["notes.bin"] == b"x"
+def test_items_without_messages_keep_their_images_in_order():
+    assert names(MeasureImages()(sample(input_ids=[1, 2], images=[A, B]))) == ["images[0]", "images[1]"]
 
 
 @pytest.mark.parametrize("name", ["0.jpg", "JPG", "0.a.JPeG", "x.webp"])
@@ -105,19 +110,19 @@ def test_bad_images_are_drops_that_name_the_member(data, reason):
     assert ": image 1.png: " in out.detail
 
 
-@pytest.mark.parametrize("kind", ["video", "video_url"])
-def test_video_is_refused_by_name(kind):
-    chat = [{"role": "user", "content": [{"type": kind}]}, ANSWER]
-    with pytest.raises(StageError, match=f"MeasureImages, {PLACE}: part 0 .*'{kind}'"):
-        MeasureImages()(sample(messages=chat))
-
-
-def test_chats_of_the_wrong_shape():
-    with pytest.raises(StageError, match="'hello'"):
-        MeasureImages()(sample(messages="hello"))
-    for part, words in (({"type": "image", "image": b"x"}, "bytes"), ({"type": "image_url"}, "'image_url'")):
-        with pytest.raises(StageError, match=f"part 0 of turn 0 .* {words}"):
-            MeasureImages()(sample(messages=[{"role": "user", "content": [part]}]))
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ([{"type": "video"}], "part 0 of turn 0 .*'video'"),
+        ([{"type": "video_url"}], "part 0 of turn 0 .*'video_url'"),
+        ([{"type": "image_url"}], "part 0 of turn 0 .*'image_url'"),
+        ([{"type": "image", "image": b"x"}], "part 0 of turn 0 .*bytes"),
+        (3, "content of turn 0 .* int 3"),
+    ],
+)
+def test_chats_of_the_wrong_shape(content, words):
+    with pytest.raises(StageError, match=f"MeasureImages, {PLACE}: .*({words})"):
+        MeasureImages()(sample(messages=[{"role": "user", "content": content}, ANSWER]))
 
 
 def test_the_images_of_a_dataset():
@@ -131,23 +136,9 @@ def test_the_images_of_a_dataset():
     assert out["images"][1].data.startswith(b"\x89PNG")
 
 
-def test_a_column_of_a_dataset_can_be_named():
-    out = MeasureImages()(sample(messages=[turn("user", ("photo",))], photo=picture(9, 8)))
-    assert names(out) == ["photo"]
-    assert "photo" not in out
-
-
-def test_items_without_messages_keep_their_images_in_order():
-    out = MeasureImages()(sample(input_ids=[1, 2], images=[A, B]))
-    assert names(out) == ["images[0]", "images[1]"]
-
-
-def test_images_of_a_dataset_can_be_missing_and_surplus():
+def test_images_of_a_dataset_can_be_missing_surplus_and_broken():
     assert "takes images[1];" in dropped(turn("user", None), reason="image_surplus", images=[A, B])
     assert dropped(turn("user", None, None), reason="image_missing", images=[A]).endswith("present: images[0]")
-
-
-def test_a_broken_image_in_memory():
     lazy = Image.open(io.BytesIO(encoded(picture(200, 150), "JPEG")[:-600]))
     assert "images[0]" in dropped(turn("user", None), reason="image_broken", images=[lazy])
 
@@ -162,16 +153,12 @@ def test_images_of_another_type(images, words):
 
 
 def test_twice_is_once_too_often():
-    out = MeasureImages()(sample(messages=[turn("user", None)], **members(A)))
     with pytest.raises(StageError, match="already measured"):
-        MeasureImages()(out)
+        MeasureImages()(MeasureImages()(sample(messages=[turn("user", None)], **members(A))))
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True])
 def test_bad_settings(limit):
+    assert pickle.loads(pickle.dumps(MeasureImages(pixel_limit=5))) == MeasureImages(pixel_limit=5)
     with pytest.raises(ConfigError, match="pixel_limit"):
         MeasureImages(pixel_limit=limit)
-
-
-def test_it_travels_to_workers():
-    assert pickle.loads(pickle.dumps(MeasureImages(pixel_limit=5))) == MeasureImages(pixel_limit=5)

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from vision_support import picture, processor
@@ -19,21 +19,20 @@ def made(**settings) -> Qwen2VLImageProcessorPil:
     return Qwen2VLImageProcessorPil(size=LIMITS, **settings)
 
 
-def given_by(images: Qwen2VLImageProcessorPil, image) -> np.ndarray:
-    return images(images=[image], return_tensors="np")["pixel_values"]
-
-
 def require_equal(images: Qwen2VLImageProcessorPil, image) -> None:
-    raster = QwenVision(images).raster(image)
-    assert raster is not None
-    pixels, expected = raster.pixels(), given_by(images, image)
+    family, made_of = QwenVision(images), images(images=[image], return_tensors="np")
+    pixels, expected = family.raster(image).pixels(), made_of["pixel_values"]
+    assert family.measure(*image.size)[0] == tuple(made_of["image_grid_thw"][0].tolist())
     assert pixels.dtype == expected.dtype == np.float32
     assert pixels.flags.c_contiguous
     assert np.array_equal(pixels, expected)
+    assert np.array_equal(family.pixels(image), expected)
 
 
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl"])
 @given(width=st.integers(1, 300), height=st.integers(1, 300), seed=st.integers(0, 9))
+@example(width=200, height=1, seed=0)
+@example(width=1, height=200, seed=0)
 @settings(max_examples=60)
 def test_every_size_gives_the_same(family, width, height, seed):
     if max(width, height) / min(width, height) <= 200:
@@ -85,7 +84,7 @@ def test_a_processor_that_computes_something_else_is_asked_itself(kind):
     family = QwenVision(images)
     image = picture(90, 60)
     assert family.raster(image) is None
-    assert np.array_equal(family.pixels(image), given_by(images, image))
+    assert np.array_equal(family.pixels(image), images(images=[image], return_tensors="np")["pixel_values"])
 
 
 def test_a_raster_travels_in_few_bytes():
