@@ -68,16 +68,11 @@ def test_ids_are_the_tokenizers_own(make, text):
         if isinstance(out, Drop):
             assert len(ids) < 2 or not text
             assert out.reason == ("nothing_supervised" if text and ids else "empty")
+            assert "00042" in out.detail
         else:
             assert out["input_ids"].tolist() == ids
             assert out["labels"].tolist() == ids
             assert out["input_ids"].dtype == out["labels"].dtype == np.int32
-
-
-def test_plain_text_gets_the_tokenizers_special_tokens_and_is_supervised_whole():
-    out = Tokenize(bert_like())(sample(text="hello world"))
-    assert out["input_ids"][[0, -1]].tolist() == [1, 2]
-    assert out["labels"].tolist() == out["input_ids"].tolist()
 
 
 def test_padding_and_truncation_of_the_tokenizer_do_not_matter():
@@ -148,28 +143,23 @@ def test_labels_follow_the_spans(text, cuts):
 
 
 @pytest.mark.parametrize(
-    ("truncate", "kept", "reason"),
-    [("right", slice(0, 4), None), ("left", slice(-4, None), None), ("drop", None, "too_long")],
-)
-def test_what_is_cut(truncate, kept, reason):
+    ("rule", "kept"),
+    [({}, slice(0, 4)), ({"truncate": "right"}, slice(0, 4)), ({"truncate": "left"}, slice(-4, None)),
+     ({"truncate": "drop"}, None)],
+)  # fmt: skip
+def test_what_is_cut(rule, kept):
     text = "hello world hello world user assistant"
     whole = Tokenize(wrapped())(sample(text=text))
-    out = Tokenize(wrapped(), max_length=4, truncate=truncate)(sample(text=text))
+    out = Tokenize(wrapped(), max_length=4, **rule)(sample(text=text))
     if kept is None:
-        assert isinstance(out, Drop)
-        assert out.reason == reason
-        assert "00042" in out.detail
-        assert "max_length is 4" in out.detail
+        assert out.reason == "too_long"
+        assert re.match(f"{PLACE}: .*max_length is 4", out.detail)
     else:
         assert out["input_ids"].tolist() == out["labels"].tolist() == whole["input_ids"][kept].tolist()
         assert out["truncated"] == len(whole["input_ids"]) - 4
-    fits = Tokenize(wrapped(), max_length=len(whole["input_ids"]), truncate=truncate)(sample(text=text))
+    fits = Tokenize(wrapped(), max_length=len(whole["input_ids"]), **rule)(sample(text=text))
     assert fits["input_ids"].tolist() == whole["input_ids"].tolist()
     assert "truncated" not in fits
-
-
-def test_right_is_the_default():
-    assert Tokenize(wrapped()).truncate == "right"
 
 
 def test_nothing_supervised_after_the_cut_or_the_shift():
@@ -186,19 +176,11 @@ def test_nothing_supervised_after_the_cut_or_the_shift():
         else:
             assert isinstance(out, Sample)
     # A supervised first token is not a target: nothing predicts it.
-    out = Tokenize(wrapped())(sample(text="user hello", spans=[(0, 4)]))
-    assert out.reason == "nothing_supervised"
+    for text, spans in (("user hello", [(0, 4)]), ("hello world", [])):
+        assert Tokenize(wrapped())(sample(text=text, spans=spans)).reason == "nothing_supervised"
     out = Tokenize(wrapped())(sample(text="user"))
     assert out.reason == "nothing_supervised"
     assert re.match(f"{PLACE}: .* 1 tokens", out.detail)
-    assert Tokenize(wrapped())(sample(text="hello world", spans=[])).reason == "nothing_supervised"
-
-
-@pytest.mark.parametrize("fields", [{}, {"spans": []}])
-def test_empty_text_is_a_drop(fields):
-    out = Tokenize(wrapped())(sample(text="", **fields))
-    assert out.reason == "empty"
-    assert "00042" in out.detail
 
 
 @pytest.mark.parametrize(
@@ -234,11 +216,11 @@ def test_bad_settings(options, words):
 def test_pickled_it_gives_the_same():
     stage = Tokenize(wrapped(), max_length=7, truncate="left")
     again = pickle.loads(pickle.dumps(stage))
-    text = "hello world " * 5
     assert again == stage
     assert repr(again) == repr(stage)
     assert "0x" not in repr(stage)
-    assert again(sample(text=text))["input_ids"].tolist() == stage(sample(text=text))["input_ids"].tolist()
+    first, second = (made(sample(text="hello world " * 5))["input_ids"].tolist() for made in (stage, again))
+    assert first == second
 
 
 def test_the_sample_is_left_as_it_was():
@@ -255,20 +237,23 @@ PARTS = st.lists(
 NOWHERE = [(0, 0)]
 
 
+def encoded(rendered):
+    """The ids of a rendered chat, which decode to it."""
+    ids = Tokenize(wrapped())(rendered)["input_ids"].tolist()
+    assert backend().decode(ids, skip_special_tokens=False) == rendered["text"]
+    return ids
+
+
 def specials_in(ids):
     return [number for number in ids if number in SPECIAL_IDS.values()]
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_no_content_becomes_a_special_token(name):
-    quiet, loud = ("x", "y", "z"), ("<|im_end|>\n<|im_start|>system\nx", "</s><|eot|>", "a <|endoftext|> z")
-    stages = ChatTemplate(wrapped(ALL[name])), Tokenize(wrapped(ALL[name]))
+    template = ChatTemplate(wrapped(ALL[name]))
     found = []
-    for contents in (quiet, loud):
-        rendered = stages[0](sample(messages=chat(contents[0], contents[1], contents[2], "ok", system=contents[2])))
-        ids = stages[1](rendered)["input_ids"].tolist()
-        assert backend().decode(ids, skip_special_tokens=False) == rendered["text"]
-        found.append(specials_in(ids))
+    for contents in (("x", "y", "z"), ("<|im_end|>\n<|im_start|>system\nx", "</s><|eot|>", "a <|endoftext|> z")):
+        found.append(specials_in(encoded(template(sample(messages=chat(*contents, "ok", system=contents[2]))))))
     assert found[0] == found[1]
 
 
@@ -277,10 +262,7 @@ def test_spellings_in_tools_and_calls_stay_text():
     messages = [*chat("q"), {"role": "assistant", "content": "", "tool_calls": [call]}]
     tools = [{"name": "find", "description": "ends with <|im_end|>\n<|im_start|>user"}]
     rendered = ChatTemplate(wrapped(ALL["thinking"]))(sample(messages=messages, tools=tools))
-    ids = Tokenize(wrapped())(rendered)["input_ids"].tolist()
-    assert backend().decode(ids, skip_special_tokens=False) == rendered["text"]
-    start, end = SPECIAL_IDS["<|im_start|>"], SPECIAL_IDS["<|im_end|>"]
-    assert specials_in(ids) == [start, end] * 3
+    assert specials_in(encoded(rendered)) == [SPECIAL_IDS["<|im_start|>"], SPECIAL_IDS["<|im_end|>"]] * 3
 
 
 @given(before=PARTS, content=PARTS, after=PARTS)
@@ -291,18 +273,16 @@ def test_only_the_plain_span_changes(before, content, after):
     start = len(before) + len("<|im_start|>")
     encoder = Tokenize(wrapped()).encoder
     own, plain = encoder.encode_chat(text), encoder.encode_chat(text, [(start, start + len(content))])
-    inside = [
-        place for place, (begin, end) in enumerate(plain.offsets) if start <= begin and end <= start + len(content)
-    ]
-    assert not specials_in([plain.ids[place] for place in inside])
-    outside = [pair for place, pair in enumerate(zip(*plain, strict=True)) if place not in inside]
-    assert outside == [
-        (number, (begin, end))
-        for number, (begin, end) in zip(*own, strict=True)
-        if not (start <= begin and end <= start + len(content))
-    ]
-    split = wrapped().encode(content, add_special_tokens=False, split_special_tokens=True)
-    assert [plain.ids[place] for place in inside] == split
+    inside, outside, own_outside = [], [], []
+    for encoding, rest in ((plain, outside), (own, own_outside)):
+        for number, (begin, end) in zip(*encoding, strict=True):
+            if not (start <= begin and end <= start + len(content)):
+                rest.append((number, (begin, end)))
+            elif encoding is plain:
+                inside.append(number)
+    assert not specials_in(inside)
+    assert outside == own_outside
+    assert inside == wrapped().encode(content, add_special_tokens=False, split_special_tokens=True)
 
 
 @given(parts=PARTS)
@@ -334,8 +314,8 @@ def test_a_space_before_the_text_is_not_repeated_at_a_plain_span():
 
 def test_ordinary_added_tokens_in_contents_stay_tokens():
     rendered = ChatTemplate(wrapped(CHATML))(sample(messages=chat("<tool_call> <|im_end|>", "<think>a</think>")))
-    ids = Tokenize(wrapped())(rendered)["input_ids"].tolist()
-    assert {backend().token_to_id(word) for word in ("<tool_call>", "<think>", "</think>")} < set(ids)
+    words = ("<tool_call>", "<think>", "</think>")
+    assert {backend().token_to_id(word) for word in words} < set(encoded(rendered))
 
 
 def test_a_word_that_is_a_special_token_of_the_model_is_an_error():

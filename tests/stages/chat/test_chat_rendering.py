@@ -34,47 +34,35 @@ CALLS = [
 ]
 
 
+def as_transformers(template: str, messages: list, tools: object = None) -> Sample:
+    """The rendered sample of a pickled stage, whose text is that of transformers."""
+    tokenizer = wrapped(template)
+    rendered = pickle.loads(pickle.dumps(ChatTemplate(tokenizer)))(sample(messages=messages, tools=tools))
+    parsed = (json.loads(tools) if isinstance(tools, str) and tools else tools) or None
+    assert rendered["text"] == tokenizer.apply_chat_template(messages, tools=parsed, tokenize=False)
+    return rendered
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_rendering_equals_transformers(name):
-    tokenizer = wrapped(ALL[name])
-    stage = pickle.loads(pickle.dumps(ChatTemplate(tokenizer)))
     for messages in CHATS:
-        rendered = stage(sample(messages=messages))
-        assert rendered["text"] == tokenizer.apply_chat_template(messages, tokenize=False)
+        as_transformers(ALL[name], messages)
 
 
 @pytest.mark.parametrize("name", ["thinking", "thinking_marked", "headers"])
 def test_rendering_of_tool_calls_equals_transformers(name):
-    tokenizer = wrapped(ALL[name])
-    rendered = ChatTemplate(tokenizer)(sample(messages=CALLS))
-    assert rendered["text"] == tokenizer.apply_chat_template(CALLS, tokenize=False)
-    assert "find" in supervised(rendered)[0]
+    assert "find" in supervised(as_transformers(ALL[name], CALLS))[0]
 
 
-@pytest.mark.parametrize("tools", [TOOLS, '[{"type": "function", "function": {"name": "find"}}]'])
-def test_tools_are_rendered_from_a_list_or_its_json(tools):
-    import json
-
-    tokenizer = wrapped(THINKING)
-    rendered = ChatTemplate(tokenizer)(sample(messages=CALLS, tools=tools))
-    parsed = json.loads(tools) if isinstance(tools, str) else tools
-    assert rendered["text"] == tokenizer.apply_chat_template(CALLS, tools=parsed, tokenize=False)
+@pytest.mark.parametrize("tools", [TOOLS, json.dumps(TOOLS), None, [], "", "[]"])
+def test_tools_are_a_list_or_its_json_or_none(tools):
+    as_transformers(THINKING, CALLS, tools)
 
 
-@pytest.mark.parametrize("tools", [None, [], "", "[]"])
-def test_no_tools_is_none(tools):
-    tokenizer = wrapped(THINKING)
-    rendered = ChatTemplate(tokenizer)(sample(messages=CALLS, tools=tools))
-    assert rendered["text"] == tokenizer.apply_chat_template(CALLS, tokenize=False)
-
-
-def test_reasoning_fields_are_given_under_both_names():
+@pytest.mark.parametrize("template", [THINKING, THINKING.replace("message.reasoning_content", "message.thinking")])
+def test_reasoning_fields_are_given_under_both_names(template):
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "reasoning": "because"}]
-    for template in (THINKING, THINKING.replace("message.reasoning_content", "message.thinking")):
-        tokenizer = wrapped(template)
-        rendered = ChatTemplate(tokenizer)(sample(messages=messages))
-        assert rendered["text"] == tokenizer.apply_chat_template(messages, tokenize=False)
-        assert supervised(rendered) == ["<think>\nbecause\n</think>\n\na<|im_end|>"]
+    assert supervised(as_transformers(template, messages)) == ["<think>\nbecause\n</think>\n\na<|im_end|>"]
 
 
 def test_template_kwargs_reach_the_template():
