@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from odb_stream.errors import ConfigError, StageError
 from odb_stream.prepare.records import Prepare, SourceStages, stage_name
@@ -43,6 +44,7 @@ def test_stages_run_in_order_and_labels_default_to_the_ids() -> None:
     assert sample.input_ids.tolist() == [7, 8, 9]
     assert sample.labels.tolist() == [IGNORED_LABEL, 8, 9]
     assert (sample.supervised, sample.length) == (2, 3)
+    assert prepared(input_ids=[1, 2, 3, 4], labels=[1, IGNORED_LABEL, 3, 4]).supervised == 2
     assert sample.input_ids.dtype == sample.labels.dtype == np.int32
 
 
@@ -79,10 +81,19 @@ def test_drop_ends_the_way() -> None:
 
 @pytest.mark.parametrize("result", [None, 3, ["input_ids"], "input_ids"])
 def test_other_results_are_errors(result: object) -> None:
-    with pytest.raises(StageError, match=f"returned {type(result).__name__}, at {re.escape(PLACE)}"):
-        run(lambda sample: result, input_ids=[1, 2])
-    with pytest.raises(StageError, match=f"returned {type(result).__name__}, at {re.escape(PLACE)}"):
-        run(opener=lambda record: result)
+    for stages, opener in (([lambda sample: result], None), ([], lambda record: result)):
+        with pytest.raises(StageError, match=f"returned {type(result).__name__}, at {re.escape(PLACE)}"):
+            run(*stages, opener=opener, input_ids=[1, 2])
+
+
+@pytest.mark.parametrize("error", [ConfigError("no template"), KeyboardInterrupt()])
+def test_errors_of_the_hierarchy_and_exit_requests_pass_as_they_are(error: BaseException) -> None:
+    def refuse(sample: Sample) -> Sample:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        run(refuse, input_ids=[1, 2])
+    assert caught.value is error
 
 
 def test_exception_in_a_stage_names_stage_place_and_cause() -> None:
@@ -90,25 +101,6 @@ def test_exception_in_a_stage_names_stage_place_and_cause() -> None:
         run(Append(1), text="no ids")
     assert "stage Append raised KeyError: 'input_ids', at " + PLACE in str(caught.value)
     assert isinstance(caught.value.__cause__, KeyError)
-
-
-def test_errors_of_the_hierarchy_pass_as_they_are() -> None:
-    error = ConfigError("no template")
-
-    def refuse(sample: Sample) -> Sample:
-        raise error
-
-    with pytest.raises(ConfigError) as caught:
-        run(refuse, input_ids=[1, 2])
-    assert caught.value is error
-
-
-def test_exit_requests_are_not_swallowed() -> None:
-    def interrupt(sample: Sample) -> Sample:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(interrupt)
 
 
 def test_names_of_stages() -> None:
@@ -119,16 +111,12 @@ def test_names_of_stages() -> None:
     assert stage_name(len) == "len"
 
 
-def torch_tensor(values: list[int]) -> Any:
-    return pytest.importorskip("torch").tensor(values)
-
-
 @pytest.mark.parametrize(
     "convert",
     [
         list,
         tuple,
-        torch_tensor,
+        torch.tensor,
         lambda values: np.array(values, dtype=np.int64),
         lambda values: np.array(values, dtype=np.uint16),
         lambda values: np.array(values, dtype=np.int32)[::1],
@@ -141,27 +129,38 @@ def test_integers_of_any_kind(convert: Callable[[list[int]], Any]) -> None:
     assert sample.labels.tolist() == [IGNORED_LABEL, 2, 3]
     assert list(labels) == [1, 2, 3], "the user's own array is left alone"
     assert not np.shares_memory(sample.input_ids, np.asarray(ids))
-
-
-def test_bounds_of_int32() -> None:
     bounds = [-(2**31), 2**31 - 1]
     assert prepared(input_ids=bounds).input_ids.tolist() == bounds
 
 
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"input_ids": []}, "empty"),
+        ({"input_ids": ()}, "empty"),
+        ({"input_ids": np.empty(0, dtype=np.float64)}, "empty"),
+        ({"input_ids": [4]}, "nothing_supervised"),
+        ({"input_ids": [4, 5], "labels": [4, IGNORED_LABEL]}, "nothing_supervised"),
+        ({"input_ids": [4, 5, 6], "labels": [IGNORED_LABEL] * 3}, "nothing_supervised"),
+    ],
+)
+def test_samples_without_tokens_or_loss_are_drops(fields: dict[str, Any], reason: str) -> None:
+    drop = run(**fields)
+    assert isinstance(drop, Drop)
+    assert drop.reason == reason
+    assert PLACE in drop.detail
+
+
 @pytest.mark.parametrize("field", ["input_ids", "labels"])
 @pytest.mark.parametrize(
-    "value", [[[1, 2]], 5, None, "12", [1.0, 2.0], [True, False], [2**70, 1], [[1], [2, 3]], np.zeros((2, 2), int)]
-)
+    "value",
+    [[[1, 2]], 5, None, "12", [1.0, 2.0], [True, False], [2**70, 1], [[1], [2, 3]], np.zeros((2, 2), int),
+     torch.ones(2, requires_grad=True)],
+)  # fmt: skip
 def test_not_a_row_of_integers(field: str, value: object) -> None:
     fields: dict[str, Any] = {"input_ids": [1, 2], field: value}
     with pytest.raises(StageError, match=f"{field} is .*, at {re.escape(PLACE)}"):
         run(**fields)
-
-
-def test_tensor_that_numpy_cannot_read() -> None:
-    torch = pytest.importorskip("torch")
-    with pytest.raises(StageError, match="input_ids is Tensor"):
-        run(input_ids=torch.ones(2, requires_grad=True))
 
 
 @pytest.mark.parametrize(
@@ -177,25 +176,3 @@ def test_bad_fields(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(StageError, match=words) as caught:
         run(**fields)
     assert PLACE in str(caught.value)
-
-
-@pytest.mark.parametrize("empty", [[], (), np.empty(0, dtype=np.float64)])
-def test_empty_is_a_drop(empty: object) -> None:
-    drop = run(input_ids=empty)
-    assert isinstance(drop, Drop)
-    assert drop.reason == "empty"
-    assert PLACE in drop.detail
-
-
-@pytest.mark.parametrize(
-    ("ids", "labels"), [([4], None), ([4, 5], [4, IGNORED_LABEL]), ([4, 5, 6], [IGNORED_LABEL] * 3)]
-)
-def test_nothing_supervised_after_the_shift_is_a_drop(ids: list[int], labels: list[int] | None) -> None:
-    drop = run(input_ids=ids) if labels is None else run(input_ids=ids, labels=labels)
-    assert isinstance(drop, Drop)
-    assert drop.reason == "nothing_supervised"
-    assert PLACE in drop.detail
-
-
-def test_supervised_counts_after_the_shift() -> None:
-    assert prepared(input_ids=[1, 2, 3, 4], labels=[1, IGNORED_LABEL, 3, 4]).supervised == 2

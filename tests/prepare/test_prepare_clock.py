@@ -2,7 +2,6 @@
 
 import pickle
 
-import numpy as np
 import pytest
 from inspection_data import FakeClock, Work, drop_fifth, fail_at_seven, pipeline, some_lengths
 from worker_stages import plain
@@ -60,14 +59,6 @@ def test_what_is_loaded_at_the_first_call_of_a_process_is_not_counted(fake_clock
     again.warm_up(lambda: stage(None))
     prepare.clock.warm_up(lambda: stage(None))
     assert fake_clock.now == 100.0 + 7.0 + 1.0
-
-
-def test_times_travel_with_their_chunk():
-    given = pipeline(some_lengths(8), drop_fifth)
-    chunk = prepare_for(given, 0, clock=Clock()).chunk(records(given, 8))
-    copy = pickle.loads(pickle.dumps(chunk))
-    assert copy.spent == chunk.spent
-    assert np.array_equal(copy.input_ids, chunk.input_ids)
 
 
 def test_times_come_back_from_workers():

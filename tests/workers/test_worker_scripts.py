@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import HEAD, finished, lines, running, script, session_members, signal_mask, stat
@@ -32,31 +33,24 @@ def test_workers_go_with_a_killed_parent(tmp_path: Path) -> None:
     eventually(lambda: shared_memory() <= before)
 
 
-def test_ctrl_c_ends_at_once_with_one_traceback(tmp_path: Path) -> None:
-    with script(HOLDING, tmp_path) as process:
-        lines(process, 2)
+STARTING = """
+if __name__ == "__main__":
+    with pool_of(2) as pool:
+        print("constructed", flush=True)
+        threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize(("source", "count"), [(HOLDING, 2), (STARTING, 1)], ids=["busy workers", "starting workers"])
+def test_ctrl_c_ends_at_once_with_one_traceback(source: str, count: int, tmp_path: Path) -> None:
+    with script(source, tmp_path) as process:
+        assert all(lines(process, count))
         os.killpg(process.pid, signal.SIGINT)
         code, _, error = finished(process)
         eventually(lambda: session_members(process.pid) == [])
     assert code == -signal.SIGINT
     assert error.count("Traceback") == 1
     assert error.rstrip().endswith("KeyboardInterrupt")
-
-
-def test_ctrl_c_while_workers_start(tmp_path: Path) -> None:
-    source = """
-if __name__ == "__main__":
-    with pool_of(2) as pool:
-        print("constructed", flush=True)
-        threading.Event().wait()
-"""
-    with script(source, tmp_path) as process:
-        assert lines(process, 1) == ["constructed"]
-        os.killpg(process.pid, signal.SIGINT)
-        code, _, error = finished(process)
-        eventually(lambda: session_members(process.pid) == [])
-    assert code == -signal.SIGINT
-    assert error.count("Traceback") == 1
 
 
 def test_workers_never_take_ctrl_c(tmp_path: Path) -> None:
@@ -155,11 +149,11 @@ with pool_of(1, functools.partial(weigh, bytes({ballast}))) as pool:
     assert error.count('if __name__ == "__main__":') >= 2
 
 
-def run_python(
-    arguments: list[str], source: str | None = None, cwd: Path | None = None
-) -> "subprocess.CompletedProcess[str]":
+def run_python(arguments: list[str], source: str | None = None, **options: Any) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=cwd, input=source, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return subprocess.run(
+        command, input=source, capture_output=True, text=True, timeout=PATIENCE, check=False, **options
+    )
 
 
 USE = """
@@ -168,17 +162,16 @@ with pool_of(1) as pool:
 """
 
 
-def test_script_from_standard_input() -> None:
-    result = run_python(["-"], HEAD + USE)
+@pytest.mark.parametrize(
+    ("arguments", "source", "what"),
+    [(["-"], HEAD + USE, "'<stdin>'"), (["-c", HEAD + USE], None, "opener is defined in")],
+    ids=["script from standard input", "session without file"],
+)
+def test_main_module_that_workers_cannot_import(arguments: list[str], source: str | None, what: str) -> None:
+    result = run_python(arguments, source)
     assert result.returncode == 1
-    assert "ConfigError: workers > 0, but the main module is not importable: '<stdin>'" in result.stderr
+    assert f"ConfigError: workers > 0, but the main module is not importable: {what}" in result.stderr
     assert result.stderr.count("Traceback") == 1
-
-
-def test_stage_defined_in_a_session_without_file() -> None:
-    result = run_python(["-c", HEAD + USE])
-    assert result.returncode == 1
-    assert "ConfigError: workers > 0, but the main module is not importable: opener is defined in" in result.stderr
 
 
 def test_session_without_file_may_use_imported_stages() -> None:
@@ -187,17 +180,16 @@ def test_session_without_file_may_use_imported_stages() -> None:
     assert (result.returncode, result.stdout) == (0, "3\n")
 
 
-@pytest.mark.parametrize("name", ["whole", "whole.__main__"])
+@pytest.mark.parametrize("name", ["whole.script", "whole.__main__"])
 def test_module_run_by_name(name: str, tmp_path: Path) -> None:
     """``python -m`` works, but a package's ``__main__`` is not imported by workers: the error names what is missing."""
     package = tmp_path / "whole"
     package.mkdir()
     (package / "__init__.py").write_text("")
     body = HEAD + 'if __name__ == "__main__":\n' + "".join(f"    {line}\n" for line in USE.splitlines())
-    target = package / "__main__.py" if name == "whole.__main__" else package / "script.py"
-    target.write_text(body)
-    result = run_python(["-m", "whole" if name == "whole.__main__" else "whole.script"], cwd=tmp_path)
-    if name == "whole":
+    (package / f"{name.removeprefix('whole.')}.py").write_text(body)
+    result = run_python(["-m", name.removesuffix(".__main__")], cwd=tmp_path)
+    if name == "whole.script":
         assert (result.returncode, result.stdout) == (0, "3\n")
     else:
         assert "could not rebuild the pipeline" in result.stderr
