@@ -28,7 +28,6 @@ def main() -> None:
     if dist.is_torchelastic_launched():  # by torchrun
         dist.init_process_group()  # NCCL for tensors on GPUs; gloo for others, and for what `save` and `load` exchange
         model = torch.nn.parallel.DistributedDataParallel(model)
-    first = not dist.is_initialized() or dist.get_rank() == 0
     parts = {"model": model, "optimizer": (optimizer := torch.optim.AdamW(model.parameters(), lr=5e-3))}
     with odb.Loader(build(), budget=odb.Budget(4096), layout=given.layout, grad_accum=given.accumulate) as loader:
         loaded = load(given.output, loader, shared=parts) if given.output else None
@@ -41,16 +40,17 @@ def main() -> None:
                     (loss * step.loss_scale).backward()
                 meter.add(step, loss)
                 if step.accum_last:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                     optimizer.step()
                     optimizer.zero_grad()
                     done += 1
                     losses.append(meter.read()["loss"])
-                    Console(quiet=not first).print(f"step {done} loss {losses[-1]:.4f}")
+                    Console(quiet=loader.world.rank > 0).print(f"step {done} loss {losses[-1]:.4f}")
                     if given.output and done % 5 == 0:
                         save(given.output, loader, step=done, shared=parts, keep=2)
                     if done == given.steps:
                         break
-    if first and given.report:
+    if given.report and loader.world.rank == 0:
         given.report.write_text(json.dumps({"loss": losses, "emitted": loader.report()["global"]["emitted"]}))
     if dist.is_initialized():
         dist.destroy_process_group()
