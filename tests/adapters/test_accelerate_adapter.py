@@ -11,9 +11,9 @@ from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
 from accelerate_ranks import Scored, evaluate_and_save, train_epoch, unnamed
 from ranks_support import run_ranks, values
-from ranks_training import model, numbers_of
+from ranks_training import Watch, loss_of_all, model, numbers_of
 from torch.utils.data import DataLoader
-from trainer_cases import DEADLINE, Watch, alone, check_alone, loss_of_all
+from trainer_cases import DEADLINE, alone, check_alone
 
 import odb_stream as odb
 from odb_stream.adapters import accelerate as adapter

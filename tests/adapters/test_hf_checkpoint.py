@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from hf_support import RATE, Case, Watched, arguments, model
+from hf_support import Case, Watched, arguments, model
 from ranks_data import Numbered
 from ranks_support import run_ranks, values
+from ranks_training import RATE
 from trainer_cases import DEADLINE, name_ranks
 
 import odb_stream as odb
@@ -113,8 +113,7 @@ def test_a_state_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def shared(folder: str, steps: int, resume: bool) -> list[list[int]]:
     """Train on numbers that all ranks share; the samples of each update."""
-    if dist.is_initialized():
-        name_ranks()
+    name_ranks()
     given = {"learning_rate": RATE, "max_steps": steps, "save_strategy": "steps", "save_steps": 2}
     args = arguments(folder, num_train_epochs=2, lr_scheduler_type="cosine", **given)
     pipeline = odb.Pipeline(odb.FromDataset(Numbered(240)))

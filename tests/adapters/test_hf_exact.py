@@ -5,20 +5,9 @@ import math
 import tempfile
 
 import pytest
-import torch.distributed as dist
-from hf_support import (
-    Case,
-    Trained,
-    arguments,
-    listening,
-    mean,
-    model,
-    per_item,
-    total_loss,
-    train,
-    train_all,
-)
+from hf_support import Case, Trained, arguments, listening, mean, mean_loss, model, per_item, train
 from ranks_support import run_ranks, values
+from ranks_training import loss_of_all, train_all
 from trainer_cases import DEADLINE, name_ranks
 
 from odb_stream.adapters.huggingface import StreamTrainer
@@ -50,7 +39,7 @@ FOUR = {
 @pytest.fixture(scope="module")
 def two() -> list[dict[str, Trained]]:
     """What each of two ranks brought home."""
-    return values(run_ranks(train_all, 2, TWO | SPOILT, deadline=DEADLINE))
+    return values(run_ranks(train_all, 2, TWO | SPOILT, train, deadline=DEADLINE))
 
 
 def close(found: Trained) -> None:
@@ -88,7 +77,7 @@ def test_a_loss_without_its_scale_is_told_once(two: list[dict[str, Trained]]) ->
 
 
 def test_four_ranks_train_as_one_process() -> None:
-    found = values(run_ranks(train_all, 4, FOUR, deadline=DEADLINE))
+    found = values(run_ranks(train_all, 4, FOUR, train, deadline=DEADLINE))
     for name in FOUR:
         close(found[0][name])
 
@@ -125,9 +114,8 @@ def test_logs_tell_of_the_stream(two: list[dict[str, Trained]]) -> None:
 
 def evaluated(shares: tuple[int, ...]) -> dict[str, list[float]]:
     """The loss of a fresh model on all samples, twice over, and each sample by itself; for both layouts."""
-    if dist.is_initialized():
-        name_ranks()
-    total, tokens = total_loss(model("qwen3"), list(range(sum(shares))))
+    name_ranks()
+    expected = loss_of_all(model("qwen3"), range(sum(shares)), mean_loss)
     found = {}
     for layout in ("padded", "packed"):
         case = Case(shares, settings={"layout": layout, "rebalance": False})
@@ -137,7 +125,7 @@ def evaluated(shares: tuple[int, ...]) -> dict[str, list[float]]:
                 trainer = StreamTrainer(model("qwen3"), args, train_loader=loader, eval_loader=other)
                 losses = [trainer.evaluate()["eval_loss"] for _ in range(2)]
         assert told.times == 0
-        found[layout] = [*losses, total.item() / tokens]
+        found[layout] = [*losses, expected]
     return found
 
 

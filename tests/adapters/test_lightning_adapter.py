@@ -11,7 +11,8 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.loggers import CSVLogger
 from lightning_ranks import Module, save, trainer, validate
 from ranks_support import run_ranks, values
-from trainer_cases import DEADLINE, Watch, alone, check_alone, loss_of_all
+from ranks_training import Watch, loss_of_all
+from trainer_cases import DEADLINE, alone, check_alone
 
 import odb_stream as odb
 from odb_stream.adapters.lightning import ExactLoss, LoaderDataModule

@@ -4,7 +4,8 @@ import importlib
 
 import pytest
 from ranks_support import run_ranks, values
-from trainer_cases import DEADLINE, cases, check, train_cases
+from ranks_training import train_all
+from trainer_cases import DEADLINE, cases, check
 
 
 @pytest.mark.slow
@@ -13,6 +14,6 @@ from trainer_cases import DEADLINE, cases, check, train_cases
 def test_ranks_train_as_one_process(trainer: str, ranks: int) -> None:
     """Fails when the loss is not scaled, the division by the accumulation is kept, or a short window is not stepped."""
     train = importlib.import_module(f"{trainer}_ranks").train
-    results = values(run_ranks(train_cases, ranks, train, ranks, deadline=DEADLINE))
+    results = values(run_ranks(train_all, ranks, cases(ranks), train, deadline=DEADLINE))
     for name, case in cases(ranks).items():
         check(case, [of_rank[name] for of_rank in results])

@@ -18,7 +18,6 @@ WAY_OF_A_SAMPLE = ("storage", "shards", "sources", "stages", "prepare", "workers
 
 # Test files that import nothing of their folder -> why they stand there all the same.
 ELSEWHERE = {
-    "adapters/test_trainer_kill.py": "runs the example of every trainer; a parameter gives their names",
     "adapters/test_trainer_ranks.py": "trains with every trainer that owns the loop; a parameter gives their names",
     "checkpoint/test_resume_loader.py": "checkpoints as the user of a Loader sees them",
     "checkpoint/test_resume_pipelines.py": "as above",

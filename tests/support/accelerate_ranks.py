@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from ranks_training import Case, EpochRecord, model, numbers_of
-from trainer_cases import RATE, Watch, alone, name_ranks, token_mean
+from ranks_training import RATE, Case, EpochRecord, Watch, model, numbers_of
+from trainer_cases import alone, name_ranks, token_mean
 
 import odb_stream as odb
 from odb_stream.adapters import accelerate as adapter
@@ -15,6 +15,7 @@ from odb_stream.adapters.torch import evaluate
 
 
 def train(case: Case) -> EpochRecord:
+    name_ranks()
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=case.settings["grad_accum"])
     own = model()
     watch = Watch()

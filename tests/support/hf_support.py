@@ -1,5 +1,6 @@
 """The Trainer on real ranks, and the same training in one process over all samples, compared update by update."""
 
+import itertools
 import logging
 import tempfile
 from collections.abc import Iterator
@@ -8,18 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from ranks_data import IGNORED, VOCABULARY, own_part, sample
-from ranks_training import flat_gradient, losses, numbers_of
+from ranks_data import VOCABULARY, own_part
+from ranks_training import RATE, Compared, flat_gradient, losses, numbers_of, of_all_ranks, own_rank
 from torch import nn
 from trainer_cases import name_ranks
 from transformers import Qwen3Config, Qwen3ForCausalLM, TrainerCallback, TrainingArguments
 
 import odb_stream as odb
-from odb_stream.adapters.huggingface import StreamTrainer
+from odb_stream.adapters.huggingface import LoaderMixin, StreamTrainer
 from odb_stream.tiny_model import TEXT
-
-RATE = 0.5
 
 
 class MeanModel(nn.Module):
@@ -95,8 +93,8 @@ class Case:
     def loader(self, **settings: Any) -> odb.Loader:
         """This rank's loader."""
         given = {"budget": odb.Budget(256), "window": 16, "lookahead": 6, "seed": 3, **self.settings, **settings}
-        rank = dist.get_rank() if dist.is_initialized() else 0
-        return odb.Loader(odb.Pipeline(odb.FromDataset(own_part(self.shares, rank), sharded=True)), **given)
+        source = odb.FromDataset(own_part(self.shares, own_rank()), sharded=True)
+        return odb.Loader(odb.Pipeline(source), **given)
 
     def args(self, folder: str) -> TrainingArguments:
         """Arguments for plain gradient descent."""
@@ -123,7 +121,7 @@ class Watch(TrainerCallback):
         self.rates.append(kwargs["optimizer"].param_groups[0]["lr"])
 
 
-class Watched(StreamTrainer):
+class Watching(LoaderMixin):
     """Notes what each update was made of: its samples, and how many steps of it were idle here."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -141,6 +139,10 @@ class Watched(StreamTrainer):
             self.idle.append(sum(step.idle for step, _ in held))
             self.seen_before.append(self.run.progress.samples_seen)
         return window, items
+
+
+class Watched(Watching, StreamTrainer):
+    pass
 
 
 class Spoilt(Watched):
@@ -173,9 +175,15 @@ def listening() -> Iterator[Told]:
         logging.getLogger("odb_stream").removeHandler(told)
 
 
+def mean_loss(trained: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The loss that a model returns."""
+    loss: torch.Tensor = trained(input_ids=ids, labels=labels)["loss"]
+    return loss
+
+
 @dataclass
-class Trained:
-    """What a rank brings home. The errors are the largest differences from one process, on rank 0."""
+class Trained(Compared):
+    """What a rank brings home; ``loss_error`` is of the losses logged, on rank 0."""
 
     updates: list[list[int]]
     idle: int
@@ -184,14 +192,12 @@ class Trained:
     loss: float
     epoch: float
     told: int
-    gradient_error: float = 0.0
-    gradient_size: float = 0.0
-    parameter_error: float = 0.0
     loss_error: float = 0.0
 
 
 def train(case: Case) -> Trained:
-    """Train on this rank and compare."""
+    """Train on this rank, and on rank 0 the same samples in one process, update by update."""
+    name_ranks()
     watch = Watch()
     with tempfile.TemporaryDirectory() as folder:
         args = case.args(folder)
@@ -204,54 +210,13 @@ def train(case: Case) -> Trained:
     curve = list(zip(trainer.seen_before, watch.rates, strict=True))
     ends = output.training_loss, trainer.state.epoch, told.times
     found = Trained(trainer.updates, sum(trainer.idle), logs, curve, *ends)
-    everyone: list[Any] = [found.updates]
-    if dist.is_initialized():
-        everyone = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, found.updates)
-    if not dist.is_initialized() or dist.get_rank() == 0:
-        compare(case, found, everyone, watch, fresh)
+    everyone = of_all_ranks(found.updates)
+    if own_rank() == 0:
+        updates = [list(itertools.chain(*numbers)) for numbers in zip(*everyone, strict=True)]
+        pairs = found.compare(fresh, watch.gradients, updates, model(case.kind), mean_loss, watch.rates)
+        means = [total / tokens for total, tokens in pairs]
+        logged = [entry["loss"] for entry in logs] if len(logs) == len(means) else means
+        whole = sum(total for total, _ in pairs) / sum(tokens for _, tokens in pairs)
+        compared = zip([*logged, found.loss], [*means, whole], strict=True)
+        found.loss_error = max(abs(one - other) for one, other in compared)
     return found
-
-
-def compare(case: Case, found: Trained, everyone: list[list[list[int]]], watch: Watch, trained: nn.Module) -> None:
-    """Train one process on the same samples, update by update, and note how far the ranks are from it."""
-    alone = model(case.kind)
-    whole = [0.0, 0]
-    for place, (mine, rate) in enumerate(zip(watch.gradients, watch.rates, strict=True)):
-        numbers = [number for updates in everyone for number in updates[place]]
-        total, tokens = total_loss(alone, numbers)
-        (total / tokens).backward()
-        reference = flat_gradient(alone)
-        found.gradient_error = max(found.gradient_error, float((mine - reference).abs().max()))
-        found.gradient_size = max(found.gradient_size, float(reference.abs().max()))
-        if len(found.logs) == len(watch.gradients):
-            found.loss_error = max(found.loss_error, abs(found.logs[place]["loss"] - total.item() / tokens))
-        whole = [whole[0] + total.item(), whole[1] + tokens]
-        with torch.no_grad():
-            for parameter in alone.parameters():
-                parameter -= rate * parameter.grad
-                parameter.grad = None
-    found.loss_error = max(found.loss_error, abs(found.loss - whole[0] / whole[1]))
-    pairs = zip(trained.parameters(), alone.parameters(), strict=True)
-    found.parameter_error = max(float((a - b).detach().abs().max()) for a, b in pairs)
-
-
-def total_loss(alone: nn.Module, numbers: list[int]) -> tuple[torch.Tensor, int]:
-    """The loss summed over all tokens of these samples, each by itself, and the number of tokens."""
-    total, tokens = torch.zeros((), dtype=torch.float64), 0
-    for number in numbers:
-        ids, labels = (torch.from_numpy(row).long()[None] for row in sample(number))
-        count = int((labels[:, 1:] != IGNORED).sum())
-        output = alone(input_ids=ids, labels=labels)
-        total, tokens = total + output["loss"] * count, tokens + count
-    return total, tokens
-
-
-def train_all(cases: dict[str, Case]) -> dict[str, Trained]:
-    """Train case after case in one process: starting one costs seconds."""
-    name_ranks()
-    trained = {}
-    for name, case in cases.items():
-        print(name, flush=True)
-        trained[name] = train(case)
-    return trained

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
-from ranks_training import Case, EpochRecord, model
-from trainer_cases import RATE, Watch, alone, name_ranks, token_mean
+from ranks_training import RATE, Case, EpochRecord, Watch, model
+from trainer_cases import alone, name_ranks, token_mean
 
 import odb_stream as odb
 from odb_stream.adapters.lightning import ExactLoss, LoaderDataModule
@@ -55,6 +55,7 @@ def trainer(steps: int = 1, ranks: int = 1, **settings: Any) -> Trainer:
 
 
 def train(case: Case) -> EpochRecord:
+    name_ranks()
     watch = Watch()
     module = Module(watch)
     ranks = torch.distributed.get_world_size()

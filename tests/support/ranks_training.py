@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import islice, pairwise
@@ -45,20 +46,52 @@ class Case:
         return odb.Loader(self.pipeline(dist.get_rank(), *stages), **given)
 
 
-@dataclass
-class EpochRecord:
-    """What a rank saw in an epoch: of each step its info (as a dict) and the numbers of the samples in its batch.
+@dataclass(kw_only=True)
+class Compared:
+    """The largest differences, on rank 0, from one process that trains on the samples of all ranks.
 
-    ``gradient_error`` is the largest difference from the single process, on rank 0: of any update's gradient, and of
-    the sum of all gradients; ``parameter_error`` that of the trained parameters.
+    They are of any update's gradient, of the sum of all gradients, and of the trained parameters.
     """
 
-    infos: list[dict[str, Any]]
-    numbers: list[list[int]]
     gradient_error: float = 0.0
     sum_error: float = 0.0
     parameter_error: float = 0.0
     gradient_size: float = 0.0
+
+    def compare(
+        self,
+        trained: nn.Module,
+        gradients: list[torch.Tensor],
+        updates: list[list[int]],
+        alone: nn.Module,
+        mean_loss: "MeanLoss | None" = None,
+        rates: list[float] | None = None,
+    ) -> list[tuple[float, int]]:
+        """Train ``alone`` on the samples of each update; returns the summed loss and the tokens of each."""
+        found, references = [], []
+        for numbers, rate in zip(updates, rates or [RATE] * len(updates), strict=True):
+            loss, tokens = total_loss(alone, numbers, mean_loss)
+            (loss / tokens).backward()
+            references.append(flat_gradient(alone))
+            update(alone, rate)
+            found.append((loss.item(), tokens))
+        assert len(gradients) == len(references)
+        if references:
+            mine, expected = torch.stack(gradients), torch.stack(references)
+            self.gradient_size = float(expected.abs().max())
+            self.gradient_error = float((mine - expected).abs().max())
+            self.sum_error = float((mine.sum(0) - expected.sum(0)).abs().max())
+        pairs = zip(trained.parameters(), alone.parameters(), strict=True)
+        self.parameter_error = max(float((a - b).detach().abs().max()) for a, b in pairs)
+        return found
+
+
+@dataclass
+class EpochRecord(Compared):
+    """What a rank saw in an epoch: of each step its info (as a dict) and the numbers of the samples in its batch."""
+
+    infos: list[dict[str, Any]]
+    numbers: list[list[int]]
 
     @property
     def emitted(self) -> list[int]:
@@ -137,79 +170,110 @@ def losses(logits: torch.Tensor, labels: torch.Tensor, reduction: str) -> torch.
 
 
 def flat_gradient(trained: nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.grad.flatten() for parameter in trained.parameters()]).clone()
+    return torch.cat([parameter.grad.flatten() for parameter in trainable(trained)]).clone()
 
 
-def update(trained: nn.Module) -> None:
+def trainable(trained: nn.Module) -> list[nn.Parameter]:
+    """The parameters that get a gradient."""
+    return [parameter for parameter in trained.parameters() if parameter.requires_grad]
+
+
+def update(trained: nn.Module, rate: float = RATE) -> None:
     """Plain gradient descent."""
     with torch.no_grad():
-        for parameter in trained.parameters():
-            parameter -= RATE * parameter.grad
+        for parameter in trainable(trained):
+            parameter -= rate * parameter.grad
             parameter.grad = None
+
+
+MeanLoss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
+"""The mean loss of a model on token ids and labels."""
+
+
+def total_loss(
+    trained: nn.Module, numbers: Iterable[int], mean_loss: MeanLoss | None = None
+) -> tuple[torch.Tensor, int]:
+    """The loss summed over all supervised tokens of samples, each by itself, and the number of tokens."""
+    total, tokens = torch.zeros((), dtype=torch.float64), 0
+    for number in numbers:
+        ids, labels = (torch.from_numpy(row).long()[None] for row in sample(number))
+        count = int((labels[:, 1:] != IGNORED).sum())
+        loss = mean_loss(trained, ids, labels) if mean_loss else losses(trained(ids), labels, "mean")
+        total, tokens = total + loss * count, tokens + count
+    return total, tokens
+
+
+def loss_of_all(trained: nn.Module, numbers: Iterable[int], mean_loss: MeanLoss | None = None) -> float:
+    """The mean loss over all supervised tokens of samples."""
+    total, tokens = total_loss(trained, numbers, mean_loss)
+    return total.item() / tokens
+
+
+def own_rank() -> int:
+    """This process's rank; 0 where it is by itself."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def of_all_ranks(value: Any) -> list[Any]:
+    """The values of all ranks, on each of them."""
+    if not dist.is_initialized():
+        return [value]
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
+
+
+@dataclass
+class Watch:
+    """Notes the steps and gradients of a run, and compares it with one process."""
+
+    infos: list[dict[str, Any]] = field(default_factory=list)
+    numbers: list[list[int]] = field(default_factory=list)
+    gradients: list[Any] = field(default_factory=list)
+
+    def step(self, info: odb.StepInfo, batch: Mapping[str, Any]) -> None:
+        self.infos.append(asdict(info))
+        self.numbers.append(numbers_of(dict(batch)))
+
+    def update(self, trained: nn.Module) -> None:
+        """The optimizer is about to step."""
+        self.gradients.append(flat_gradient(trained))
+
+    def compared(self, trained: nn.Module) -> EpochRecord:
+        """The record of this rank; rank 0 has trained one process on the same samples."""
+        record = EpochRecord(self.infos, self.numbers)
+        everyone = of_all_ranks(record)
+        if own_rank() == 0:
+            updates: list[list[int]] = []
+            for step, info in enumerate(record.infos):
+                if info["accum_index"] == 0:
+                    updates.append([])
+                updates[-1] += [n for other in everyone if not other.infos[step]["idle"] for n in other.numbers[step]]
+            record.compare(trained, self.gradients, updates, model())
+        return record
 
 
 def watched_epoch(stream: Any) -> EpochRecord:
     """One epoch without a model."""
-    infos, numbers = [], []
+    watch = Watch()
     for batch in stream:
-        infos.append(asdict(odb.pop_step(batch)))
-        numbers.append(numbers_of(batch))
-    return EpochRecord(infos, numbers)
+        watch.step(odb.pop_step(batch), batch)
+    return EpochRecord(watch.infos, watch.numbers)
 
 
 def trained_epoch(stream: odb.Loader) -> EpochRecord:
     """One epoch under DistributedDataParallel, without any join context, and its comparison."""
-    trained = DistributedDataParallel(model())
-    infos, numbers, gradients = [], [], []
+    trained, watch = DistributedDataParallel(model()), Watch()
     for batch in stream:
         step = odb.pop_step(batch)
         with nullcontext() if step.accum_last else trained.no_sync():
             loss = losses(trained(batch["input_ids"]), batch["labels"], "mean") * step.loss_scale
             loss.backward()
-        infos.append(asdict(step))
-        numbers.append(numbers_of(batch))
+        watch.step(step, batch)
         if step.accum_last:
-            gradients.append(flat_gradient(trained))
+            watch.update(trained)
             update(trained)
-    record = EpochRecord(infos, numbers)
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, record)
-    if dist.get_rank() == 0:
-        compare(record, everyone, gradients, trained.module)
-    return record
-
-
-def compare(record: EpochRecord, everyone: list[EpochRecord], gradients: list[torch.Tensor], trained: Any) -> None:
-    """Train one process on the same samples, update by update, and note how far the ranks are from it."""
-    alone = model()
-    held: list[int] = []
-    references = []
-    for step, info in enumerate(record.infos):
-        held += [n for other in everyone if not other.infos[step]["idle"] for n in other.numbers[step]]
-        if info["accum_last"]:
-            single_process_backward(alone, held)
-            references.append(flat_gradient(alone))
-            update(alone)
-            held = []
-    assert len(gradients) == len(references)
-    if references:
-        mine, expected = torch.stack(gradients), torch.stack(references)
-        record.gradient_size = float(expected.abs().max())
-        record.gradient_error = float((mine - expected).abs().max())
-        record.sum_error = float((mine.sum(0) - expected.sum(0)).abs().max())
-    parameters = zip(trained.parameters(), alone.parameters(), strict=True)
-    record.parameter_error = max(float((a - b).abs().max()) for a, b in parameters)
-
-
-def single_process_backward(alone: nn.Module, numbers: list[int]) -> None:
-    """The gradient of the token mean over these samples."""
-    total = torch.zeros((), dtype=torch.float64)
-    tokens = 0
-    for number in numbers:
-        ids, labels = (torch.from_numpy(row).long()[None] for row in sample(number))
-        total = total + losses(alone(ids), labels, "sum")
-        tokens += int((labels[:, 1:] != IGNORED).sum())
-    (total / tokens).backward()
+    return watch.compared(trained)
 
 
 @dataclass
@@ -228,7 +292,7 @@ def train(case: Case) -> Trained:
         return Trained(epochs, stream.report(), stream.samples)
 
 
-def train_all(cases: dict[str, Case]) -> dict[str, Trained]:
+def train_all(cases: dict[str, Any], train: Callable[[Any], Any] = train) -> dict[str, Any]:
     """Train case after case in one process: starting one costs seconds."""
     trained = {}
     for name, case in cases.items():

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from ranks_data import VOCABULARY, own_part, sample
-from ranks_training import numbers_of
+from ranks_data import VOCABULARY, own_part
+from ranks_training import numbers_of, total_loss
 from torch import nn
 
 import odb_stream as odb
@@ -83,6 +83,13 @@ class Trained:
     idle: int
     short: int
 
+    def update(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Step, clipped."""
+        self.gradients.append([whole(p.grad) for p in model.parameters()])
+        self.norms.append(clip_grad_norm(model.parameters(), CLIP))
+        optimizer.step()
+        optimizer.zero_grad()
+
 
 def train(plan: Plan, model: nn.Module, loader: odb.Loader) -> Trained:
     """The loop of the adapter's docstring, watched."""
@@ -100,10 +107,7 @@ def train(plan: Plan, model: nn.Module, loader: odb.Loader) -> Trained:
         if not step.accum_last:
             continue
         out.short += step.accum_index + 1 < accum
-        out.gradients.append([whole(p.grad) for p in model.parameters()])
-        out.norms.append(clip_grad_norm(model.parameters(), CLIP))
-        optimizer.step()
-        optimizer.zero_grad()
+        out.update(model, optimizer)
         out.updates.append(numbers)
         numbers = []
         if len(out.updates) == plan.steps:
@@ -118,18 +122,9 @@ def alone(updates: list[list[int]]) -> Trained:
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     out = Trained(updates, [], [], [], 0, 0)
     for numbers in updates:
-        losses, tokens = torch.zeros((), dtype=torch.float64), 0
-        for number in numbers:
-            ids, labels = (torch.from_numpy(row).long()[None] for row in sample(number))
-            labels[0, 0] = -100
-            count = int((labels != -100).sum())
-            losses = losses + model(ids, labels).loss * count
-            tokens += count
-        (losses / tokens).backward()
-        out.gradients.append([whole(p.grad) for p in model.parameters()])
-        out.norms.append(clip_grad_norm(model.parameters(), CLIP))
-        optimizer.step()
-        optimizer.zero_grad()
+        total, tokens = total_loss(model, numbers, lambda trained, ids, labels: trained(ids, labels).loss)
+        (total / tokens).backward()
+        out.update(model, optimizer)
     out.parameters = [whole(p.detach()) for p in model.parameters()]
     return out
 

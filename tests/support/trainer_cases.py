@@ -1,14 +1,12 @@
 """Training runs for trainers that own the loop: their cases, and what every rank must bring home from one."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from ranks_data import IGNORED, Numbered, sample
-from ranks_training import RATE, Case, EpochRecord, compare, flat_gradient, losses, numbers_of
+from ranks_data import Numbered
+from ranks_training import Case, EpochRecord, Watch, losses
 
 import odb_stream as odb
 
@@ -27,40 +25,6 @@ def cases(ranks: int) -> dict[str, Case]:
         for layout in ("padded", "packed")
         for steps in ((1, 3) if ranks == 2 else (3,))
     }
-
-
-def train_cases(train: Callable[[Case], EpochRecord], ranks: int) -> dict[str, EpochRecord]:
-    """On a rank: train case after case in one process, because starting one costs seconds."""
-    name_ranks()
-    return {name: train(case) for name, case in cases(ranks).items()}
-
-
-@dataclass
-class Watch:
-    """Notes the steps and gradients of a run as a trainer makes them, and compares it with one process."""
-
-    infos: list[dict[str, Any]] = field(default_factory=list)
-    numbers: list[list[int]] = field(default_factory=list)
-    gradients: list[Any] = field(default_factory=list)
-
-    def step(self, info: odb.StepInfo, batch: Mapping[str, Any]) -> None:
-        self.infos.append(asdict(info))
-        self.numbers.append(numbers_of(dict(batch)))
-
-    def update(self, model: Any) -> None:
-        """The trainer is about to step."""
-        self.gradients.append(flat_gradient(model))
-
-    def compared(self, model: Any) -> EpochRecord:
-        """The record of this rank; rank 0 has trained one process on the same samples."""
-        record = EpochRecord(self.infos, self.numbers)
-        everyone: list[Any] = [record]
-        if dist.is_initialized():
-            everyone = [None] * dist.get_world_size()
-            dist.all_gather_object(everyone, record)
-        if not dist.is_initialized() or dist.get_rank() == 0:
-            compare(record, everyone, self.gradients, model)
-        return record
 
 
 def check(case: Case, ranks: list[EpochRecord]) -> None:
@@ -94,18 +58,10 @@ def check_alone(watch: Watch, model: Any, steps: int) -> None:
     assert steps == 1 or record.infos[-1]["accum_index"] < steps - 1, "the last window is short"
 
 
-def loss_of_all(model: Any, samples: Iterable[int]) -> float:
-    """The mean loss over all supervised tokens of samples, by their numbers."""
-    total, tokens = 0.0, 0
-    for number in samples:
-        ids, labels = (torch.from_numpy(row).long()[None] for row in sample(number))
-        total += float(losses(model(ids), labels, "sum"))
-        tokens += int((labels[:, 1:] != IGNORED).sum())
-    return total / tokens
-
-
 def name_ranks() -> None:
-    """Give trainers the environment that torchrun gives."""
+    """Give trainers the environment that torchrun gives, where there are ranks."""
+    if not dist.is_initialized():
+        return
     names = {"RANK": dist.get_rank(), "LOCAL_RANK": dist.get_rank(), "WORLD_SIZE": dist.get_world_size()}
     more = {"LOCAL_WORLD_SIZE": dist.get_world_size(), "GROUP_RANK": 0, "MASTER_PORT": 1}
     os.environ.update({name: str(value) for name, value in (names | more).items()}, MASTER_ADDR="127.0.0.1")
@@ -114,9 +70,3 @@ def name_ranks() -> None:
 def token_mean(logits: Any, batch: Mapping[str, Any]) -> Any:
     """The loss that a model returns."""
     return losses(logits, batch["labels"], "mean")
-
-
-__all__ = [
-    "DEADLINE", "RATE", "Watch", "alone", "cases", "check", "check_alone", "loss_of_all", "name_ranks", "token_mean",
-    "train_cases",
-]  # fmt: skip
