@@ -41,7 +41,7 @@ def called() -> Iterator[tuple[Liveness, socket.socket]]:
     hub.close()
 
 
-def listen_until(liveness: Liveness, done: Callable[[list[PeerEvent]], bool]) -> list[PeerEvent]:
+def listen_until(liveness: Liveness, done: Callable[[list[PeerEvent]], bool] = bool) -> list[PeerEvent]:
     heard: list[PeerEvent] = []
     for _ in range(600):
         heard += liveness.listen(0.1)
@@ -50,14 +50,10 @@ def listen_until(liveness: Liveness, done: Callable[[list[PeerEvent]], bool]) ->
     return heard
 
 
-def heard_by(liveness: Liveness) -> list[PeerEvent]:
-    return listen_until(liveness, bool)
-
-
 @pytest.mark.parametrize("ends", [0, 1])
 def test_the_end_of_a_connection_is_a_death(pair: tuple[Liveness, Liveness], ends: int) -> None:
     pair[ends].close()
-    assert heard_by(pair[1 - ends]) == [PeerEvent("died", (ends,))]
+    assert listen_until(pair[1 - ends]) == [PeerEvent("died", (ends,))]
 
 
 @pytest.mark.parametrize("ends", [0, 1])
@@ -95,7 +91,7 @@ def test_a_hello_may_come_in_pieces(called: tuple[Liveness, socket.socket]) -> N
     caller.sendall(TAKEN)
     listen_until(hub, lambda _: bool(hub._peers))
     caller.close()
-    assert heard_by(hub) == [PeerEvent("died", (1,))]
+    assert listen_until(hub) == [PeerEvent("died", (1,))]
 
 
 def test_a_caller_that_hangs_up_before_it_keeps_the_connection_is_no_death(
@@ -126,7 +122,7 @@ def test_of_several_calls_one_is_kept() -> None:
     heard = listen_until(hub, lambda _: bool(hub._peers) and not hub._callers)
     calling.join()
     other.send(PeerEvent("left", (7,)))
-    assert heard + heard_by(hub) == [PeerEvent("left", (7,))]
+    assert heard + listen_until(hub) == [PeerEvent("left", (7,))]
     assert (connected, list(hub._peers.values())) == ([True], [1])
     other.close()
     hub.close()

@@ -74,16 +74,20 @@ def test_processes_of_a_rank_that_disagree_are_named(choose: Callable[..., int |
         gathered([[0, 5], [0, 5], [0, 7], [EXHAUSTED, 7]], choose)
 
 
-@pytest.mark.parametrize("status", [FAILED, CLOSING, FAILED | EXHAUSTED])
+@pytest.mark.parametrize(
+    ("choose", "other", "row"),
+    [
+        *((stopping_row, [EXHAUSTED, 5], [status, 0]) for status in (FAILED, CLOSING, FAILED | EXHAUSTED)),
+        (cause_row, [0, 0], [8, 9]),
+    ],
+)
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_process_that_stops_speaks_for_its_rank(status: int, at: int) -> None:
-    rows = [[EXHAUSTED, 5], [EXHAUSTED, 5]]
-    rows[at] = [status, 0]
-    assert gathered([*rows, [0, 7], [0, 7]], stopping_row) == [[status, 0], [0, 7]]
-
-
-def test_the_process_that_has_a_cause_reports_it() -> None:
-    assert gathered([[0, 0], [8, 9], [0, 0], [0, 0]], cause_row) == [[8, 9], [0, 0]]
+def test_a_process_that_stops_or_has_the_cause_speaks_for_its_rank(
+    choose: Callable[..., int | None], other: list[int], row: list[int], at: int
+) -> None:
+    rows = [other, other]
+    rows[at] = row
+    assert gathered([*rows, [0, 7], [0, 7]], choose) == [row, [0, 7]]
 
 
 def test_an_exchange_goes_to_the_process_in_the_same_place() -> None:

@@ -35,11 +35,6 @@ def number_of(ids: Any) -> int:
     return int(ids[0]) * VOCABULARY + int(ids[1])
 
 
-def supervised(number: int) -> int:
-    """How many labels of a sample count."""
-    return int(np.count_nonzero(sample(number)[1] != IGNORED))
-
-
 class Numbered:
     """``size`` samples numbered from ``first`` on; with ``empty_first`` one without tokens lies before them."""
 

@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 from ranks_data import Numbered
 from ranks_support import run_ranks, values
-from ranks_training import Case, numbers_of, watched_epoch
+from ranks_training import Case, in_order, take, watched_epoch
 
 import odb_stream as odb
 
@@ -50,7 +50,7 @@ def test_settings_that_differ_are_refused_by_name_on_every_rank() -> None:
             assert f"(on this rank, {rank}, it is {of_rank[rank]!r})" in errors[name]
 
 
-def start_too_late(rendezvous: str) -> str:
+def start_too_late(rendezvous: str) -> tuple[str, list[list[int]]]:
     """``init_process_group`` after the Loader: every rank would read everything."""
     rank, size = dist.get_rank(), dist.get_world_size()
     dist.destroy_process_group()
@@ -67,17 +67,14 @@ def start_too_late(rendezvous: str) -> str:
     given_a_world.close()
     with odb.Loader(pipeline, budget=odb.Budget(512)) as late:
         assert late.samples == 20
-        numbers = [n for batch in late if odb.pop_step(batch).samples for n in numbers_of(batch)]
-    everyone: list[Any] = [None] * size
-    dist.all_gather_object(everyone, numbers)
-    assert sorted(n for one in everyone for n in one) == list(range(20))
-    return str(caught.value)
+        return str(caught.value), take(iter(late), 1000)
 
 
 def test_a_group_that_starts_after_the_loader_is_an_error(tmp_path: Path) -> None:
     """Unless the loader was given its world. Fails when the world is not checked again."""
-    for error in values(run_ranks(start_too_late, 2, str(tmp_path / "rendezvous"))):
-        assert "torch.distributed was started after this Loader was built" in error
+    errors, numbers = zip(*values(run_ranks(start_too_late, 2, str(tmp_path / "rendezvous"))), strict=True)
+    assert all("torch.distributed was started after this Loader was built" in error for error in errors)
+    assert in_order(numbers) == list(range(20))
 
 
 def test_a_world_of_many_needs_a_running_group() -> None:

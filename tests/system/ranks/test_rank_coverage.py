@@ -96,6 +96,15 @@ def check_steps(ranks: list[EpochRecord], number: int, *, accum: int = 1) -> Non
             assert not info["any_rank_has_images"]
 
 
+def checked(name: str, case: Case) -> list[Trained]:
+    """What came of a case on each rank, after the checks that every case passes."""
+    results = [of_rank[name] for of_rank in trained(len(case.shares))]
+    for number, ranks in enumerate(by_epoch(results)):
+        check_gradients(ranks[0])
+        check_steps(ranks, number, accum=case.settings.get("grad_accum", 1))
+    return results
+
+
 def check_gradients(first: EpochRecord) -> None:
     assert first.gradient_error < MOST_ERROR
     assert first.sum_error < MOST_ERROR
@@ -111,11 +120,9 @@ def test_ranks_cover_their_data_in_step_and_train_as_one_process(name: str) -> N
     are lost, idle steps left out (the ranks then hang), groups not moved, or labels not moved with them.
     """
     case = CASES[name]
-    results = [of_rank[name] for of_rank in trained(len(case.shares))]
-    for number, ranks in enumerate(by_epoch(results)):
+    results = checked(name, case)
+    for ranks in by_epoch(results):
         assert in_order(rank.emitted for rank in ranks) == case.numbers
-        check_gradients(ranks[0])
-        check_steps(ranks, number, accum=case.settings.get("grad_accum", 1))
         idle = [[info["idle"] for info in rank.infos] for rank in ranks]
         if case.settings.get("rebalance", True):
             assert sum(map(sum, idle)) < len(ranks)
@@ -158,10 +165,8 @@ def test_a_quota_ends_every_epoch_at_the_first_step_that_reaches_it(name: str) -
     Fails when an epoch ends some samples later.
     """
     case = QUOTAS[name]
-    results = [of_rank[name] for of_rank in trained(len(case.shares))]
-    for number, ranks in enumerate(by_epoch(results)):
-        check_gradients(ranks[0])
-        check_steps(ranks, number, accum=case.settings.get("grad_accum", 1))
+    results = checked(name, case)
+    for ranks in by_epoch(results):
         last = ranks[0].infos[-1]
         assert 0 <= last["samples_seen"] - case.settings["quota"] < last["global_samples"]
         assert not any(info["idle"] for rank in ranks for info in rank.infos)

@@ -4,6 +4,7 @@ On all ranks, by break, error, close or neglect: nothing is left over. On one al
 agreed steps end, and nobody waits.
 """
 
+import functools
 import gc
 import sys
 import threading
@@ -320,16 +321,17 @@ def test_the_first_rank_to_end_takes_nothing_from_the_others() -> None:
     assert in_order(values(run_ranks(end_at_different_times, 3))) == list(range(180))
 
 
-def slow_at_the_start(frame: Any, event: str, argument: Any) -> None:
-    """A profile function that delays the first use of the store by a rank's heartbeat."""
-    if event == "call" and frame.f_code.co_name == "_beat":
-        sys.setprofile(None)
-        threading.Event().wait(3)
+def slow(name: str, seconds: float, once: bool, frame: Any, event: str, argument: Any) -> None:
+    """A profile function that delays a rank's threads whenever they enter a function, or the first time."""
+    if event == "call" and frame.f_code.co_name == name:
+        if once:
+            sys.setprofile(None)
+        threading.Event().wait(seconds)
 
 
 def meet_a_slow_hub() -> list[list[int]]:
     if dist.get_rank() == 0:
-        threading.setprofile(slow_at_the_start)
+        threading.setprofile(functools.partial(slow, "_beat", 3, True))  # its heartbeat's first use of the store
     return schedule(Case((20, 20, 20)))
 
 
@@ -343,16 +345,10 @@ def test_a_rank_that_waits_for_a_slow_answer_is_not_taken_for_dead() -> None:
     assert not any("found no way to connect" in outcome.output for outcome in outcomes)
 
 
-def slow_to_send(frame: Any, event: str, argument: Any) -> None:
-    """A profile function that delays a rank just before it sends groups to others."""
-    if event == "call" and frame.f_code.co_name == "encode_groups":
-        threading.Event().wait(1.5)
-
-
 def end_before_the_last_exchange() -> list[list[int]]:
     """In the last round groups move from rank 3 to rank 2 only, late; rank 0, the store's host, has no part in it."""
     if dist.get_rank() == 3:
-        threading.setprofile(slow_to_send)
+        threading.setprofile(functools.partial(slow, "encode_groups", 1.5, False))  # just before it sends groups
     return schedule(Case((50, 50, 20, 60), settings={"window": 8}))
 
 
