@@ -47,6 +47,9 @@ class PreparedChunk:
     ) -> "PreparedChunk":
         """Pack results in the order of their records; only the last may be an error."""
         samples = [result for result in results if isinstance(result, PreparedSample)]
+        # Not strict: after a failure there are fewer results than records.
+        pairs = zip(results, records, strict=False)
+        origins = [record for result, record in pairs if isinstance(result, PreparedSample)]
         input_ids = _flat([sample.input_ids for sample in samples])
         labels = _flat([sample.labels for sample in samples])
         lengths = np.array([len(sample.input_ids) for sample in samples], dtype=np.int32)
@@ -57,7 +60,7 @@ class PreparedChunk:
             supervised=np.array([sample.supervised for sample in samples], dtype=np.int32),
             drops={place: result for place, result in enumerate(results) if isinstance(result, Drop)},
             failure=results[-1] if results and isinstance(results[-1], OdbStreamError) else None,
-            vision=VisionPart.pack(samples, _records_of_samples(results, records)),
+            vision=VisionPart.pack(samples, origins),
             spent=spent,
         )
 
@@ -157,12 +160,6 @@ def portable(error: OdbStreamError) -> OdbStreamError:
     copy: OdbStreamError = kind(str(error))
     copy.add_note("Traceback in the worker:\n" + "".join(traceback.format_exception(error)).rstrip())
     return copy
-
-
-def _records_of_samples(results: Sequence[Result], records: Sequence[Record]) -> list[Record]:
-    # Not strict: after a failure there are fewer results than records.
-    pairs = zip(results, records, strict=False)
-    return [record for result, record in pairs if isinstance(result, PreparedSample)]
 
 
 def _flat(rows: list[IntArray]) -> IntArray:

@@ -155,23 +155,14 @@ class QwenVision:
         return PatchTable.of(self.image_processor)
 
     def _resized(self, width: int, height: int) -> ImageSize:
-        """(width, height) after the image processor's resizing."""
-        limits, factor = self.image_processor.size, int(self.image_processor.patch_size) * self.merge_size
-        sides = _fitted((height, width), factor, limits["shortest_edge"], limits["longest_edge"])
-        return sides[1], sides[0]
-
-
-def _fitted(sides: ImageSize, factor: int, fewest: int, most: int) -> ImageSize:
-    """The sides (height, width) as multiples of ``factor`` near the same ratio, with ``fewest`` to ``most`` pixels."""
-    height, width = sides
-    rounded = round(height / factor) * factor, round(width / factor) * factor
-    if rounded[0] * rounded[1] > most:
-        shrink = math.sqrt((height * width) / most)
-        return (
-            max(factor, math.floor(height / shrink / factor) * factor),
-            max(factor, math.floor(width / shrink / factor) * factor),
-        )
-    if rounded[0] * rounded[1] < fewest:
-        grow = math.sqrt(fewest / (height * width))
-        return math.ceil(height * grow / factor) * factor, math.ceil(width * grow / factor) * factor
-    return rounded
+        """(width, height) after the image processor's resizing: multiples of a merged patch near the same ratio."""
+        factor, limits = int(self.image_processor.patch_size) * self.merge_size, self.image_processor.size
+        fewest, most = limits["shortest_edge"], limits["longest_edge"]  # pixels, in spite of the names
+        sides = [round(side / factor) * factor for side in (width, height)]
+        if sides[0] * sides[1] > most:
+            shrink = math.sqrt((height * width) / most)
+            sides = [max(factor, math.floor(side / shrink / factor) * factor) for side in (width, height)]
+        elif sides[0] * sides[1] < fewest:
+            grow = math.sqrt(fewest / (height * width))
+            sides = [math.ceil(side * grow / factor) * factor for side in (width, height)]
+        return sides[0], sides[1]

@@ -296,7 +296,7 @@ def kept_tokens(length: int, max_length: int, truncate: Truncate) -> slice:
     return slice(0, max_length) if truncate == "right" else slice(length - max_length, length)
 
 
-def _checked(spans: Any, field_name: str, length: int, sample: Sample) -> Sequence[Span]:
+def _checked(spans: Sequence[Span], field_name: str, length: int, sample: Sample) -> Sequence[Span]:
     """The spans. Raises StageError unless they lie in the text, in order and without overlap."""
     at = 0
     for start, end in spans:
@@ -306,5 +306,4 @@ def _checked(spans: Any, field_name: str, length: int, sample: Sample) -> Sequen
                 f"overlap and within the {length} characters of the text: correct the stage that wrote them"
             )
         at = end
-    result: Sequence[Span] = spans
-    return result
+    return spans

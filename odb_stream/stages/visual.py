@@ -85,7 +85,8 @@ class ExpandVisualTokens:
                 return Drop(
                     "too_long", f"{sample.where}: {len(ids)} tokens with its images, max_length is {max_length}"
                 )
-            images = [image for image, (start, end) in zip(images, blocks, strict=True) if _inside(start, end, kept)]
+            pairs = zip(images, blocks, strict=True)
+            images = [image for image, (start, end) in pairs if kept.start <= start and end <= kept.stop]
             fields["truncated"] = len(ids) - (kept.stop - kept.start)
             ids, labels = ids[kept], labels[kept]
             if not (labels[1:] != IGNORED_LABEL).any():
@@ -193,10 +194,6 @@ def kept_blocks(length: int, blocks: Sequence[Block], max_length: int, truncate:
         if first < stop < end:
             stop = first
     return slice(start, stop) if start < stop else None
-
-
-def _inside(start: int, end: int, kept: slice) -> bool:
-    return bool(kept.start <= start and end <= kept.stop)
 
 
 def expander(stages: Iterable[Stage]) -> ExpandVisualTokens | None:

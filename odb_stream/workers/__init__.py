@@ -1,7 +1,7 @@
 """The worker processes that prepare samples.
 
-- ``pool``: the pool that a loader uses, its processes, and the thread that listens to them.
+- ``pool``: the pool that a loader uses, its processes, the thread that listens to them, and the message about a worker
+  that ended unasked.
 - ``process``: what runs inside a worker, and what is sent to and fro.
 - ``spawnable``: what must hold before workers can start, checked before the first one does.
-- ``exits``: the message about a worker that ended unasked.
 """

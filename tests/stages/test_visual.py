@@ -45,6 +45,7 @@ CHAT = [
 ]
 
 FILES = [image_file(60, 40), image_file(90, 90), image_file(30, 120), image_file(60, 60)]
+IMAGE = PlannedImage("0.png", FILES[0], (60, 40))
 
 
 def pipeline(family: str = "qwen2_vl", **settings: object) -> list:
@@ -55,10 +56,6 @@ def pipeline(family: str = "qwen2_vl", **settings: object) -> list:
 def expanded(*files: bytes, chat=None, family: str = "qwen2_vl", **settings: object):
     chat = chat or [turn("user", *[None] * len(files), "what?"), turn("assistant", "a cat")]
     return through(pipeline(family, **settings), sample(messages=chat, **members(*files)))
-
-
-def image(size: tuple[int, int] = (60, 40), name: str = "0.png") -> PlannedImage:
-    return PlannedImage(name, image_file(*size), size)
 
 
 def ready(stages, **members_) -> PreparedSample:
@@ -136,8 +133,8 @@ def test_an_extreme_ratio_can_come_from_a_crop():
     ("ids", "images", "words"),
     [
         ([1, PAD, 2], [], "1 placeholders .* 0 images"),
-        ([1, 2], [image()], "0 placeholders .* 1 images"),
-        ([PAD, PAD, 2], [image()], "2 placeholders .* 1 images"),
+        ([1, 2], [IMAGE], "0 placeholders .* 1 images"),
+        ([PAD, PAD, 2], [IMAGE], "2 placeholders .* 1 images"),
     ],
 )
 def test_placeholders_must_be_as_many_as_images(ids, images, words):
@@ -152,7 +149,7 @@ def test_the_order_of_stages():
     with pytest.raises(StageError, match="MeasureImages"):
         stage(sample(input_ids=[PAD, 1], images=[image_file()]))
     with pytest.raises(StageError, match="expanded already"):
-        stage(stage(sample(input_ids=[1, PAD, 1], images=[image()])))
+        stage(stage(sample(input_ids=[1, PAD, 1], images=[IMAGE])))
 
 
 def with_images(image_processor):
@@ -181,7 +178,7 @@ def test_an_image_processor_of_another_rule():
             return 4 + super().get_number_of_image_patches(height, width, images_kwargs)
 
     with pytest.raises(StageError, match="60 x 40 pixels"):
-        ExpandVisualTokens(with_images(Other()))(sample(input_ids=[1, PAD, 2], images=[image()]))
+        ExpandVisualTokens(with_images(Other()))(sample(input_ids=[1, PAD, 2], images=[IMAGE]))
 
 
 def test_it_travels_to_spawned_workers(tmp_path):
@@ -282,9 +279,9 @@ def test_what_a_cut_drops():
 
 
 def test_a_bare_placeholder_is_a_block_of_its_own():
-    out = ExpandVisualTokens(processor())(sample(input_ids=[1, PAD, 2], images=[image()], deferred_cut=(7, "right")))
+    out = ExpandVisualTokens(processor())(sample(input_ids=[1, PAD, 2], images=[IMAGE], deferred_cut=(7, "right")))
     assert out.reason == "nothing_supervised"
-    out = ExpandVisualTokens(processor())(sample(input_ids=[1, PAD, 2], images=[image()], deferred_cut=(7, "left")))
+    out = ExpandVisualTokens(processor())(sample(input_ids=[1, PAD, 2], images=[IMAGE], deferred_cut=(7, "left")))
     assert out["input_ids"].tolist() == [PAD] * 6 + [2]
 
 
@@ -327,15 +324,12 @@ def test_later_stages_must_keep_tokens_and_features_together(fields, kept, words
         ready([*pipeline(), lambda sample: {**sample, **{name: sample[name][kept] for name in fields}}])
 
 
-class Brightness:
+def brightness(image: Image.Image) -> np.ndarray:
     """The mean of each channel of the resized image, twice."""
-
-    def __call__(self, image: Image.Image) -> np.ndarray:
-        mean = np.asarray(image, dtype=np.float32).mean(axis=(0, 1))
-        return np.stack([mean, mean])
+    return np.stack([np.asarray(image, dtype=np.float32).mean(axis=(0, 1))] * 2)
 
 
-@pytest.mark.parametrize("family", [FixedTokens(5, (8, 6)), FixedTokens(5, (8, 6), pixels_of=Brightness(), rows=2)])
+@pytest.mark.parametrize("family", [FixedTokens(5, (8, 6)), FixedTokens(5, (8, 6), pixels_of=brightness, rows=2)])
 def test_another_family(family):
     """A fixed number of tokens per image, without M-RoPE: no token types, no positions."""
     stages = [

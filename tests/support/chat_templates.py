@@ -30,11 +30,7 @@ CHATML_MARKED = """
 """
 
 # No generation prompt at all, and a token after the whole chat.
-CHATML_BARE = """
-{%- for message in messages -%}
-    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' -}}
-{%- endfor -%}{{- '<|endoftext|>' -}}
-"""
+CHATML_BARE = CHATML.partition("{%- if add_generation_prompt")[0] + "{{- '<|endoftext|>' -}}"
 
 # Reasoning of earlier answers is dropped; the last answer always has a think block; tools and calls are rendered.
 THINKING = """

@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -73,39 +72,22 @@ def leave(sample: Sample) -> Sample:
     os._exit(7)
 
 
-@dataclass(frozen=True)
-class Ballast:
-    """A stage that weighs more than a pipe holds."""
-
-    weight: bytes = bytes(4_000_000)
-
-    def __call__(self, sample: Sample) -> Sample:
-        return sample
+def carry(ballast: bytes, sample: Sample) -> Sample:
+    return sample
 
 
-@dataclass(frozen=True)
-class Signal:
-    """Sends its own process a signal."""
-
-    number: int
-
-    def __call__(self, sample: Sample) -> Sample:
-        os.kill(os.getpid(), self.number)
-        return sample
+def signal_itself(number: int, sample: Sample) -> Sample:
+    os.kill(os.getpid(), number)
+    return sample
 
 
-@dataclass(frozen=True)
-class Hold:
+def hold(path: Path, sample: Sample) -> Sample:
     """Writes its process id to a file, then never returns."""
-
-    path: Path
-
-    def __call__(self, sample: Sample) -> Sample:
-        draft = self.path.with_suffix(f".{os.getpid()}")  # a name of its own: several workers may hold at once
-        draft.write_text(str(os.getpid()))
-        draft.rename(self.path)
-        threading.Event().wait()
-        return sample
+    draft = path.with_suffix(f".{os.getpid()}")  # a name of its own: several workers may hold at once
+    draft.write_text(str(os.getpid()))
+    draft.rename(path)
+    threading.Event().wait()
+    return sample
 
 
 class OnlyHere:

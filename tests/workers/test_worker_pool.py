@@ -1,5 +1,6 @@
 """The worker pool: equal results for any number of workers, nothing left after close, one clear error per death."""
 
+import functools
 import gc
 import multiprocessing
 import os
@@ -18,8 +19,7 @@ from worker_stages import plain, prepare
 from odb_stream.errors import ConfigError, StageError, WorkerError
 from odb_stream.prepare.records import Prepare, SourceStages
 from odb_stream.sample import PreparedSample, Record, Stage
-from odb_stream.workers.exits import describe_exit
-from odb_stream.workers.pool import WorkerPool
+from odb_stream.workers.pool import WorkerPool, describe_exit
 
 
 def run(workers: int, *stages: Stage, size: int = 7, count: int = 40) -> list[object]:
@@ -44,8 +44,9 @@ def test_same_outcomes_as_inline(workers: int) -> None:
 
 def test_constructor_does_not_wait_for_the_workers() -> None:
     """Not even with a pipeline larger than any pipe buffer. The pool then works, and can be closed while it starts."""
-    WorkerPool(prepare(worker_stages.Ballast()), 2).close()
-    assert len(run(2, worker_stages.Ballast())) == 40
+    heavy = functools.partial(worker_stages.carry, bytes(4_000_000))
+    WorkerPool(prepare(heavy), 2).close()
+    assert len(run(2, heavy)) == 40
 
 
 def test_light_stages_load_no_heavy_module_in_the_worker() -> None:
@@ -103,7 +104,7 @@ def test_inline_pool_closes_too() -> None:
 @pytest.mark.usefixtures("surroundings")
 def test_close_fails_what_is_awaited_and_may_be_repeated(tmp_path: Path) -> None:
     holding = tmp_path / "pid"
-    pool = WorkerPool(prepare(worker_stages.Hold(holding)), 1)
+    pool = WorkerPool(prepare(functools.partial(worker_stages.hold, holding)), 1)
     futures = [pool.submit(worker_stages.records(1)) for _ in range(3)]
     eventually(holding.exists)
     pool.close()
@@ -119,7 +120,7 @@ def test_close_fails_what_is_awaited_and_may_be_repeated(tmp_path: Path) -> None
 @pytest.mark.usefixtures("surroundings")
 def test_forgotten_pool_is_collected(tmp_path: Path) -> None:
     holding = tmp_path / "pid"
-    pool = WorkerPool(prepare(worker_stages.Hold(holding)), 1)
+    pool = WorkerPool(prepare(functools.partial(worker_stages.hold, holding)), 1)
     future: Future[object] = pool.submit(worker_stages.records(1))
     eventually(holding.exists)
     del pool
@@ -156,7 +157,7 @@ def failure_of(pool: WorkerPool) -> str:
 
 def test_killed_worker_is_named_with_its_work(tmp_path: Path) -> None:
     holding = tmp_path / "pid"
-    with WorkerPool(prepare(worker_stages.Hold(holding)), 2) as pool:
+    with WorkerPool(prepare(functools.partial(worker_stages.hold, holding)), 2) as pool:
         futures = [pool.submit(worker_stages.records(4, start=9)) for _ in range(4)]
         eventually(holding.exists)
         os.kill(int(holding.read_text()), signal.SIGKILL)
@@ -183,7 +184,10 @@ def test_idle_worker_killed(tmp_path: Path) -> None:
     ("stage", "facts"),
     [
         (worker_stages.leave, ["worker 1 of 1 (pid ", "exit code 7 while preparing 2 records"]),
-        (worker_stages.Signal(signal.SIGSEGV), ["killed by SIGSEGV", "native code", "faulthandler"]),
+        (
+            functools.partial(worker_stages.signal_itself, signal.SIGSEGV),
+            ["killed by SIGSEGV", "native code", "faulthandler"],
+        ),
         (worker_stages.OnlyHere(), ["rebuild the pipeline", "LookupError: no vocabulary here"]),
     ],
     ids=["a stage that exits", "a native crash", "a stage that does not unpickle there"],

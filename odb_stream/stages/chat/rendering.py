@@ -54,7 +54,12 @@ class Renderer:
         self.has_marks = _GENERATION_TAG.search(template) is not None
         self.tells_time = "strftime_now" in template
         self._now = datetime.now()
-        environment = _environment()
+        # The same settings, filters and globals as transformers' own environment: the text must be equal to its text.
+        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+        )
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _raise_exception
         # The clock is read once a rendering, so that a chat and its skeleton show the same time; see `render`.
         environment.globals["strftime_now"] = lambda form: self._now.strftime(form)
         try:
@@ -111,16 +116,6 @@ class _Generation(jinja2.ext.Extension):
 
     def _mark(self, caller: Any) -> str:
         return f"{_GENERATION_START}{caller()}{_GENERATION_END}"
-
-
-def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    # The same settings, filters and globals as transformers' own environment: the text must be equal to its text.
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    return environment
 
 
 def _tojson(

@@ -115,7 +115,8 @@ class ChatTemplate:
         if generated is None:
             overhang = self.tracer.rules.overhang if self.tracer.rules is not None else ""
             turns = trace.turns if self.train_on == "all" else trace.turns[-1:]
-            return [(_skip(text, start, overhang), end) for start, end in turns]
+            # Step over what the generation prompt writes beyond the header, where a turn has it too.
+            return [(start + len(overhang) * text.startswith(overhang, start), end) for start, end in turns]
         if self.train_on == "all":
             return generated
         answers = [turn for turn, message in enumerate(messages) if message["role"] == "assistant"]
@@ -152,8 +153,3 @@ def _require_images(images: Any, parts: int) -> None:
             f"the number of image parts is {parts}, but the sample holds {held}: put MeasureImages before "
             "ChatTemplate, or remove the image parts and the field 'images'"
         )
-
-
-def _skip(text: str, start: int, overhang: str) -> int:
-    """Step over what the generation prompt writes beyond the header, if this turn has it too."""
-    return start + len(overhang) if overhang and text.startswith(overhang, start) else start

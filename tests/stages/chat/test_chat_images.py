@@ -1,7 +1,6 @@
 """Chats with images through chat templates: where images and answers lie, and what a text cannot do."""
 
 import pickle
-from functools import cache
 
 import pytest
 from hypothesis import given
@@ -30,27 +29,13 @@ from odb_stream.stages.chat.messages import plain_messages, texts_of
 FILE = image_file()
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 PAD = backend().token_to_id("<|image_pad|>")
-
-
-@cache
-def stages_of(family: str) -> tuple[ChatTemplate, Tokenize]:
-    """The same two stages for many chats, so that what they remember of one serves the next."""
-    return ChatTemplate(processor(family)), Tokenize(processor(family))
+STAGES = {family: ChatTemplate(processor(family)) for family in FAMILIES}
+TOKENIZE = Tokenize(processor())
 
 
 def rendered(messages, stage: ChatTemplate, **fields):
     start = sample(messages=messages, **members(*[FILE] * image_parts_of(messages)), **fields)
     return through([MeasureImages(), stage], start)
-
-
-def plain_chat(messages):
-    """What transformers is given: image parts without names."""
-    return [
-        {**m, "content": [{"type": "image"} if part["type"] == "image" else part for part in m["content"]]}
-        if isinstance(m["content"], list)
-        else m
-        for m in messages
-    ]
 
 
 def answers(out) -> list[str]:
@@ -70,11 +55,10 @@ def test_random_chats(family, turns, system):
     chat = [] if system is None else [turn("system", system)]
     for parts, answer in turns:
         chat += turn("user", *parts), turn("assistant", answer)
-    stage, tokenize = stages_of(family)
-    out = rendered(chat, stage)
-    assert out["text"] == processor(family).apply_chat_template(plain_chat(chat), tokenize=False)
+    out = rendered(chat, STAGES[family])
+    assert out["text"] == processor(family).apply_chat_template(chat, tokenize=False)
     assert answers(out) == [answer + "<|im_end|>" for _, answer in turns]
-    ids = tokenize(out)["input_ids"].tolist()
+    ids = TOKENIZE(out)["input_ids"].tolist()
     assert ids.count(PAD) == image_parts_of(chat)
     assert backend().decode(ids, skip_special_tokens=False) == out["text"]
     turns_written = len(chat) + (system is None and family == "qwen2_vl")
@@ -87,8 +71,8 @@ def test_random_chats(family, turns, system):
 def test_spellings_in_texts_never_stand_for_an_image(family, spelled):
     chat = [turn("user", spelled, None, f"x{spelled}y"), turn("assistant", spelled)]
     chat += {"role": "user", "content": spelled}, {"role": "assistant", "content": "a"}
-    out = rendered(chat, ChatTemplate(processor(family)))
-    done = Tokenize(processor(family))(out)
+    out = rendered(chat, STAGES[family])
+    done = TOKENIZE(out)
     ids = done["input_ids"].tolist()
     assert ids.count(PAD) == 1
     assert ids.count(backend().token_to_id("<|vision_start|>")) == 1
@@ -126,11 +110,11 @@ def test_images_from_tools():
         turn("assistant", "done"),
     ]
     tools = [{"name": "draw"}]
-    out = rendered(chat, ChatTemplate(processor("qwen3_vl")), tools=tools)
-    assert out["text"] == processor("qwen3_vl").apply_chat_template(plain_chat(chat), tools=tools, tokenize=False)
+    out = rendered(chat, STAGES["qwen3_vl"], tools=tools)
+    assert out["text"] == processor("qwen3_vl").apply_chat_template(chat, tools=tools, tokenize=False)
     assert len(answers(out)) == 2
     assert answers(out)[1] == "done<|im_end|>"
-    assert Tokenize(processor())(out)["input_ids"].tolist().count(PAD) == 3
+    assert TOKENIZE(out)["input_ids"].tolist().count(PAD) == 3
 
 
 def test_generation_marks():
@@ -179,7 +163,7 @@ def test_a_template_that_takes_no_strings():
     assert out["text"] == processor(template=PARTS_ONLY).apply_chat_template(listed, tokenize=False)
     assert out["text"].startswith("USER: <image>\n<image>\nhm <image> ASSISTANT: a cat<|im_end|>USER: ")
     assert answers(out) == ["a cat<|im_end|>"] * 2
-    ids = Tokenize(processor())(out)["input_ids"].tolist()
+    ids = TOKENIZE(out)["input_ids"].tolist()
     assert ids.count(backend().token_to_id("<image>")) == 2
 
 

@@ -155,19 +155,14 @@ def test_marks_and_learnt_rules_agree_on_tool_calls_in_any_order(turns):
         assert (plain["text"], plain["spans"]) == (marked["text"], marked["spans"])
 
 
-def test_generation_marks_decide():
-    template = CHATML_MARKED.replace("content'] + '<|im_end|>' -}}{% endg", "content'] -}}{% endg").replace(
-        "{% endgeneration %}", "{% endgeneration %}{{- '<|im_end|>' -}}"
-    )
-    assert supervised(ChatTemplate(wrapped(template))(sample(messages=chat("a", "b", "c", "d")))) == ["b", "d"]
-
-
-def test_nested_generation_marks_are_one_span():
-    template = CHATML_MARKED.replace(
-        "{{- message['content'] + '<|im_end|>' -}}{% endgeneration %}",
-        "{% generation %}{{- message['content'] -}}{% endgeneration %}{{- '<|im_end|>' -}}{% endgeneration %}",
-    )
-    assert supervised(ChatTemplate(wrapped(template))(sample(messages=chat("a", "b")))) == ["b<|im_end|>"]
+@pytest.mark.parametrize(("around", "end"), [("{}", ""), ("{{% generation %}}{}{{% endgeneration %}}", "<|im_end|>")])
+def test_generation_marks_decide_and_nested_ones_are_one_span(around, end):
+    shorter = "{% generation %}{{- message['content'] -}}{% endgeneration %}{{- '<|im_end|>' -}}"
+    marked = "{% generation %}{{- message['content'] + '<|im_end|>' -}}{% endgeneration %}"
+    template = CHATML_MARKED.replace(marked, around.format(shorter))
+    assert template != CHATML_MARKED
+    messages = chat("a", "b", "c", "d")
+    assert supervised(ChatTemplate(wrapped(template))(sample(messages=messages))) == ["b" + end, "d" + end]
 
 
 @pytest.mark.parametrize("template", [CHATML, CHATML_MARKED])
