@@ -60,12 +60,7 @@ def test_a_record_passes_the_stages_of_its_own_source() -> None:
 def test_any_mapping_becomes_the_same_sample(kind: type) -> None:
     """Place and draws stay, whatever type a stage returns; a bare Sample has neither of its own."""
     seen: list[Sample] = []
-
-    def look(sample: Sample) -> Sample:
-        seen.append(sample)
-        return sample
-
-    prepared(lambda sample: kind(input_ids=[1, 2]), look, text="gone")
+    prepared(lambda sample: kind(input_ids=[1, 2]), lambda sample: (seen.append(sample), sample)[1], text="gone")
     (sample,) = seen
     assert type(sample) is Sample
     assert dict(sample) == {"input_ids": [1, 2]}

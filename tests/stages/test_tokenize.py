@@ -1,5 +1,6 @@
 """Tokenize: the tokenizer's own ids, labels on what begins in a span, special tokens kept out of contents, cuts."""
 
+import copy
 import pickle
 import re
 
@@ -203,10 +204,17 @@ def test_pickled_it_gives_the_same():
     assert first == second
 
 
-def test_the_sample_is_left_as_it_was():
-    before = sample(text="hello world", extra=1)
-    after = Tokenize(wrapped())(before)
-    assert before == {"text": "hello world", "extra": 1}
+@pytest.mark.parametrize(
+    ("stage", "fields"),
+    [
+        (Tokenize(wrapped()), {"text": "hello world", "extra": 1}),
+        (ChatTemplate(wrapped(CHATML)), {"messages": chat("a", "<|im_end|>"), "tools": None, "extra": 1}),
+    ],
+)
+def test_the_sample_is_left_as_it_was(stage, fields):
+    before = sample(**copy.deepcopy(fields))
+    after = stage(before)
+    assert before == fields
     assert (after["extra"], after.where) == (1, before.where)
 
 

@@ -5,7 +5,6 @@ import gc
 import multiprocessing
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import worker_stages
-from waiting import PATIENCE, descriptors, eventually, shared_memory
+from waiting import PATIENCE, background_threads, descriptors, eventually, shared_memory
 from worker_stages import plain, prepare
 
 from odb_stream.errors import ConfigError, StageError, WorkerError
@@ -68,9 +67,8 @@ def test_failure_in_a_worker_brings_its_traceback() -> None:
 
 def nothing_runs() -> bool:
     """Whether no worker process and no listening thread of any pool is left."""
-    names = [child.name for child in multiprocessing.active_children()]
-    names += [thread.name for thread in threading.enumerate()]
-    return not any(name.startswith(("worker ", "odb_stream-workers")) for name in names)
+    workers = [child for child in multiprocessing.active_children() if child.name.startswith("worker ")]
+    return not workers and not background_threads("odb_stream-workers")
 
 
 @pytest.fixture

@@ -157,9 +157,8 @@ def test_a_template_that_takes_no_strings():
     stage = pickle.loads(pickle.dumps(ChatTemplate(processor(template=PARTS_ONLY))))
     chat = [turn("user", "hm", None, "<image>", None), {"role": "assistant", "content": "a cat"}, *CHATS["text only"]]
     out = rendered(chat, stage)
-    listed = [turn("user", None, None, "hm", "<image>"), turn("assistant", "a cat"), *CHATS["text only"]]
-    listed = [{**m, "content": [{"type": "text", "text": "".join(texts_of(m))}]} for m in plain_messages(listed[1:])]
-    listed.insert(0, plain_messages([turn("user", None, None, "hm", "<image>")])[0])
+    texts = plain_messages([turn("assistant", "a cat"), *CHATS["text only"]])
+    listed = [turn("user", None, None, "hm", "<image>"), *(turn(m["role"], "".join(texts_of(m))) for m in texts)]
     assert out["text"] == processor(template=PARTS_ONLY).apply_chat_template(listed, tokenize=False)
     assert out["text"].startswith("USER: <image>\n<image>\nhm <image> ASSISTANT: a cat<|im_end|>USER: ")
     assert answers(out) == ["a cat<|im_end|>"] * 2
@@ -189,10 +188,11 @@ def test_the_cut_waits_for_the_true_length():
     long = [turn("user", "the picture " * 20), turn("assistant", "a cat and a dog")]
     out = through(stages, sample(messages=long))
     assert (len(out["input_ids"]), "deferred_cut" in out) == (9, False)
-    out = through(stages, sample(messages=[turn("user", None), *long], **members(FILE)))
+    with_image = sample(messages=[turn("user", None), *long], **members(FILE))
+    out = through(stages, with_image)
     assert len(out["input_ids"]) > 30
     assert "truncated" not in out
     assert out["deferred_cut"] == (9, "left")
     assert (out["labels"] != IGNORED_LABEL).any()
     stages[2] = Tokenize(processor())
-    assert "deferred_cut" not in through(stages, sample(messages=[turn("user", None), *long], **members(FILE)))
+    assert "deferred_cut" not in through(stages, with_image)

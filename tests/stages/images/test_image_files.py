@@ -102,9 +102,7 @@ def test_sixteen_bits_are_scaled_not_cut(kind):
     assert measure(data) == (W, H)
     assert np.array_equal(opened, np.repeat((values >> 8).astype(np.uint8)[..., None], 3, axis=2))
     assert (opened.min(), opened.max()) == (0, 255)
-
-
-def test_sixteen_bit_colours_take_the_same_scale():
+    # Pillow does not write 16-bit colours.
     row = b"\0" + np.array([0, 32768, 65535], ">u2").tobytes()
     data = png([header(1, 1, 16), (b"IDAT", zlib.compress(row)), (b"IEND", b"")])
     assert np.asarray(open_image(data)).tolist() == [[[0, 128, 255]]]
@@ -218,14 +216,10 @@ def test_the_detail_of_what_is_no_image_is_the_same_every_time():
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_a_truncated_jpeg_is_measured_and_then_broken():
-    data = encoded(picture(200, 150), "JPEG")[:-600]
-    assert measure(data) == (200, 150)
-    assert reason(data, open_image) == "image_broken"
-
-
 @pytest.mark.parametrize("kind", ["PNG", "GIF", "WEBP", "TIFF", "JPEG2000", "AVIF", "BMP", "PPM"])
-def test_other_truncated_files(kind):
+def test_truncated_files(kind):
+    jpeg = encoded(picture(200, 150), "JPEG")[:-600]
+    assert (measure(jpeg), reason(jpeg, open_image)) == ((200, 150), "image_broken")
     data = encoded(picture(200, 150), kind)
     assert reason(data[: len(data) // 2], open_image) in ("image_broken", "image_unreadable")
 

@@ -59,10 +59,6 @@ def test_which_images_the_parts_take(parts, files, taken):
     assert set(out) == {"messages", "images"} | set(files) - set(taken)
 
 
-def test_items_without_messages_keep_their_images_in_order():
-    assert names(MeasureImages()(sample(input_ids=[1, 2], images=[A, B]))) == ["images[0]", "images[1]"]
-
-
 @pytest.mark.parametrize("name", ["0.jpg", "JPG", "0.a.JPeG", "x.webp"])
 def test_the_content_decides_not_the_extension(name):
     out = MeasureImages()(sample(messages=[turn("user", None)], **{name: A}))
@@ -131,6 +127,7 @@ def test_the_images_of_a_dataset():
     chat = [turn("user", None, None, None), ANSWER]
     out = MeasureImages()(sample(messages=chat, images=[A, image, {"bytes": B, "path": None}]))
     assert names(out) == ["images[0]", "images[1]", "images[2]"]
+    assert names(MeasureImages()(sample(input_ids=[1, 2], images=[A, B]))) == ["images[0]", "images[1]"]
     assert [image.size for image in out["images"]] == [(10, 20), (9, 8), (11, 20)]
     assert np.array_equal(out["images"][1].decoded(), image)
     assert out["images"][1].data.startswith(b"\x89PNG")
