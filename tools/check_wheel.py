@@ -75,17 +75,12 @@ def installed(wheel: Path, folder: Path) -> Path:
 
 
 def write_inputs(at: Path) -> None:
-    """A file of chats, a recipe and an array of lengths."""
-    chats = [
-        {
-            "messages": [
-                {"role": "user", "content": "count " * (1 + n % 7)},
-                {"role": "assistant", "content": "one " * (2 + n)},
-            ]
-        }
-        for n in range(CHATS)
-    ]
-    (at / "chats.jsonl").write_text("".join(f"{json.dumps(chat)}\n" for chat in chats), encoding="utf-8")
+    """A file of chats and a recipe."""
+    with open(at / "chats.jsonl", "w", encoding="utf-8") as file:
+        for n in range(CHATS):
+            texts = {"user": "count " * (1 + n % 7), "assistant": "one " * (2 + n)}
+            turns = [{"role": role, "content": text} for role, text in texts.items()]
+            file.write(json.dumps({"messages": turns}) + "\n")
     (at / "recipe.py").write_text(RECIPE, encoding="utf-8")
 
 
@@ -121,9 +116,8 @@ def main() -> None:
         at = folder / "elsewhere"
         at.mkdir()
         wheel = built(folder)
-        programs = installed(wheel, folder)
         write_inputs(at)
-        try_commands(programs, at)
+        try_commands(installed(wheel, folder), at)
         print(f"{wheel.name}: installed alone, all commands work")
 
 

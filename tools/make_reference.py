@@ -82,7 +82,9 @@ def module(name: str, names: tuple[str, ...]) -> Iterator[str]:
     found = PACKAGE[name.partition(".")[2]] if "." in name else PACKAGE
     yield f"## `{name}`"
     yield from described(found)
-    for public in names or tuple(map(str, found.exports or ())) or tuple(defined_names(found)):
+    # Without any given or in ``__all__``, those that the module defines itself, in the order of its source.
+    defined = (name for name, member in found.members.items() if not name.startswith("_") and is_own(member))
+    for public in names or tuple(map(str, found.exports or ())) or defined:
         member = found[public]
         member = member.final_target if member.is_alias else member
         if not member.is_module:
@@ -90,13 +92,8 @@ def module(name: str, names: tuple[str, ...]) -> Iterator[str]:
             yield from (class_text if member.is_class else function_text)(member)
 
 
-def defined_names(found: Any) -> list[str]:
-    """The public functions and classes that a module defines itself, in the order of its source."""
-    return [
-        name
-        for name, member in found.members.items()
-        if not name.startswith("_") and not member.is_alias and (member.is_class or member.is_function)
-    ]
+def is_own(member: Any) -> bool:
+    return not member.is_alias and (member.is_class or member.is_function)
 
 
 def function_text(function: Any) -> Iterator[str]:
@@ -121,8 +118,7 @@ def class_text(cls: Any) -> Iterator[str]:
     if new := [field for field in fields if field.docstring and field.name not in explained]:
         yield "Fields:"
         yield "\n".join(item(f"`{field.name}`", prose(field.docstring.value)) for field in new)
-    properties = [member for name, member in shown_members(cls) if "property" in member.labels]
-    if properties:
+    if properties := [member for _, member in shown_members(cls) if "property" in member.labels]:
         yield "Properties:"
         yield "\n".join(
             item(f"`{member.name}` (`{typed(member.annotation)}`)", prose(member.docstring.value))

@@ -92,9 +92,14 @@ def test_only_what_is_listed_is_left_out(folder: Path) -> None:
     assert len(run(text, folder, not_run={"exit 3": "not the whole text"})) == 1
 
 
-def test_stand_ins_take_the_place_of_what_a_page_says(folder: Path) -> None:
-    text = page(block("sh", "echo http://far"), "<!-- same output -->", block("text", "http://far"))
+def test_stand_ins_replace_what_a_page_says_and_programs_are_of_this_interpreter(folder: Path) -> None:
+    text = page(
+        block("sh", "echo http://far > heard", "cat heard", "python -c 'import sys; print(sys.prefix)'"),
+        "<!-- same output -->",
+        block("text", "http://far", sys.prefix),
+    )
     assert run(text, folder, stand_ins={"http://far": "http://near"}) == []
+    assert (folder / "heard").read_text(encoding="utf-8") == "http://near\n"
 
 
 def test_what_the_shell_says_of_outputs_does_not_count(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,11 +109,6 @@ def test_what_the_shell_says_of_outputs_does_not_count(folder: Path, monkeypatch
     program = "import shutil, sys; print(sys.stdout.write_through, shutil.get_terminal_size().columns)"
     text = page(block("sh", f'python -c "{program}" | cat'), "<!-- same output -->", block("text", "False 80"))
     assert run(text, folder) == []
-
-
-def test_the_programs_are_those_of_this_interpreter(folder: Path) -> None:
-    text = page(block("sh", "python -c 'import sys; print(sys.prefix)'"), "<!-- same output -->")
-    assert run(text + "\n" + block("text", sys.prefix), folder) == []
 
 
 @pytest.mark.parametrize(

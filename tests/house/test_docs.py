@@ -20,14 +20,10 @@ ELSEWHERE = ("torch", "getexif", "TarInfo", "DataLoader", "ParallelMapper", "KEY
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-        assert target.startswith("https://") or (page.parent / target).exists(), target
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_named_files_and_folders_exist(page: Path) -> None:
+def test_links_lead_somewhere_and_named_files_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
     for name in re.findall(r"`((?:odb_stream|pipelines|shards|tools|tests|docs)/(?:[\w./-]*(?:/|\.\w+))?)`", text):
         assert (ROOT / name).exists(), name
 
@@ -51,16 +47,12 @@ def test_a_guide_to_the_code_names_what_exists(page: Path, least: int) -> None:
                 assert part in defined, name
 
 
-def test_the_tests_that_the_readme_names_are_in_the_files_named() -> None:
+def test_what_the_readme_names_is_in_the_files_named() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     named = re.findall(r"`(test_\w+)` in `(tests/[\w/]+\.py)`", text)
     assert len(named) > 5
     for name, file in named:
         assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), (name, file)
-
-
-def test_the_functions_that_the_readme_names_are_in_the_files_named() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
     named = re.findall(r"`(\w+)(?:\.(\w+))?(?:\(\))?` in `(odb_stream/[\w/]+\.py)`", text)
     assert len(named) > 10
     for name, method, file in named:

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 PACKAGE = "odb_stream"
@@ -28,18 +29,14 @@ def sources(root: Path = ROOT) -> dict[str, str]:
     return found
 
 
-def packages(modules: Mapping[str, str]) -> set[str]:
-    """The names that hold other modules."""
-    return {name.rpartition(".")[0] for name in modules} - {""}
-
-
 def imports(module: str, modules: Mapping[str, str]) -> list[Import]:
     """What a module imports, relative imports made absolute.
 
     ``from package import name`` counts as an import of ``package.name`` where that is a module of this package, else
     of ``package``. Imports under ``if TYPE_CHECKING:`` do not count: they are gone when the program runs.
     """
-    inside = module if module in packages(modules) else module.rpartition(".")[0]
+    is_package = any(name.startswith(f"{module}.") for name in modules)
+    inside = module if is_package else module.rpartition(".")[0]
     found = []
     for node, at_module_level in _running_nodes(ast.parse(modules[module]), at_module_level=True):
         if isinstance(node, ast.Import):
@@ -58,7 +55,7 @@ def imports(module: str, modules: Mapping[str, str]) -> list[Import]:
 def _running_nodes(tree: ast.AST, *, at_module_level: bool) -> Iterator[tuple[ast.AST, bool]]:
     """Every node that runs, with whether it runs when the module is imported."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and _is_type_checking(node.test):
+        if isinstance(node, ast.If) and ast.unparse(node.test).split(".")[-1] == "TYPE_CHECKING":
             for other in node.orelse:
                 yield other, at_module_level
                 yield from _running_nodes(other, at_module_level=at_module_level)
@@ -68,30 +65,11 @@ def _running_nodes(tree: ast.AST, *, at_module_level: bool) -> Iterator[tuple[as
         yield from _running_nodes(node, at_module_level=at_module_level and not deferred)
 
 
-def _is_type_checking(test: ast.expr) -> bool:
-    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
-        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
-    )
-
-
 def find_cycle(edges: Mapping[str, set[str]]) -> list[str]:
     """A cycle of the graph as a list of names that ends where it begins, or an empty list."""
-    done: set[str] = set()
-    path: list[str] = []
-
-    def visit(name: str) -> list[str]:
-        if name in path:
-            return [*path[path.index(name) :], name]
-        if name in done:
-            return []
-        path.append(name)
-        for other in sorted(edges.get(name, ())):
-            if cycle := visit(other):
-                return cycle
-        done.add(path.pop())
-        return []
-
-    for name in sorted(edges):
-        if cycle := visit(name):
-            return cycle
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        cycle: list[str] = error.args[1]
+        return cycle[::-1]  # graphlib lists each name before the one that imports it
     return []

@@ -12,15 +12,14 @@ import argparse
 import re
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pictures
-from loading import BUDGET, pipeline_of, write_chats
-from results import FOLDER, table
+from loading import BUDGET, Epoch, again, pipeline_of, rates, write_chats
+from results import FOLDER, median_ratio, table
 from workloads import workload
 
 import odb_stream as odb
@@ -85,31 +84,23 @@ def curve(axis: str, samples_a_rank: int) -> Iterator[Point]:
 
 def speeds(samples: int, rounds: int) -> dict[str, Any]:
     """Samples a second by number of workers, in alternating rounds; ratios to one worker within each round."""
-    found: dict[int, list[float]] = {number: [] for number in WORKERS}
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         write_chats(Path(name), samples)
-        loaders = {
-            number: stack.enter_context(
-                odb.Loader(pipeline_of(f"{name}/*.tar"), budget=odb.Budget(tokens=BUDGET), workers=number)
-            )
-            for number in WORKERS
-        }
-        for turn in range(rounds + 1):
-            for number, loader in loaders.items():
-                started = time.perf_counter()
-                seen = sum(odb.pop_step(batch).samples for batch in loader)
-                if turn:  # the first round starts the workers, which is not what is measured
-                    found[number].append(seen / (time.perf_counter() - started))
+        epochs: dict[int, Epoch] = {}
+        for number in WORKERS:
+            loader = odb.Loader(pipeline_of(f"{name}/*.tar"), budget=odb.Budget(tokens=BUDGET), workers=number)
+            epochs[number] = again(stack.enter_context(loader))
+        found = rates(epochs, samples, rounds)
     return {
         "samples": samples,
         "rounds": rounds,
         "points": [
             {
                 "value": number,
-                "samples_per_second": round(statistics.median(rates)),
-                "ratio": round(statistics.median(a / b for a, b in zip(rates, found[1], strict=True)), 3),
+                "samples_per_second": round(statistics.median(own)),
+                "ratio": round(median_ratio(own, found[1]), 3),
             }
-            for number, rates in found.items()
+            for number, own in found.items()
         ],
     }
 
@@ -203,7 +194,6 @@ def page(figures: dict[str, Any]) -> str:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this benchmark."""
     parser.add_argument("--samples-a-rank", type=int, default=10_000, help="lengths of the simulations")
     parser.add_argument("--samples", type=int, default=6_000, help="chats of the loader with workers")
     parser.add_argument("--rounds", type=int, default=5, help="of the loader with workers")

@@ -125,7 +125,6 @@ def page(figures: dict[str, Any]) -> str:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this benchmark."""
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--parameters", choices=SHAPES, default="0.5", help="billions, about")
     parser.add_argument("--budget", type=int, default=16_384)

@@ -14,13 +14,13 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from results import table
+from results import median_ratio, table
 from workloads import AsTensors, Integers, pad
 
 import odb_stream as odb
@@ -36,6 +36,7 @@ BUDGET = 16_384
 BATCH = 16
 WORDS = ["the", "batch", "holds", "what", "fits", "and", "a", "step", "ends", "when", "every", "rank", "has", "made"]
 Epoch = Callable[[], Iterable[dict[str, Any]]]
+Name = TypeVar("Name")
 
 
 def pipeline_of(shards: str) -> odb.Pipeline:
@@ -90,6 +91,11 @@ def write_chats(folder: Path, samples: int, *, words: tuple[int, int] = (10, 299
     return contents
 
 
+def again(loader: Iterable[dict[str, Any]]) -> Epoch:
+    """The same loader in each round."""
+    return lambda: loader
+
+
 def plain(dataset: Any, workers: int) -> Epoch:
     """torch's DataLoader."""
     from torch.utils.data import DataLoader
@@ -97,7 +103,7 @@ def plain(dataset: Any, workers: int) -> Epoch:
     loader: Any = DataLoader(
         dataset, batch_size=BATCH, num_workers=workers, shuffle=True, collate_fn=pad, persistent_workers=True
     )
-    return lambda: loader
+    return again(loader)
 
 
 def published(dataset: Any, workers: int) -> Epoch:
@@ -122,18 +128,18 @@ def from_tar(shards: list[str], workers: int) -> Epoch:
     loader = webdataset.WebLoader(
         dataset.batched(BATCH, collation_fn=pad), batch_size=None, num_workers=workers, persistent_workers=True
     )
-    return lambda: loader
+    return again(loader)
 
 
-def rates(epochs: dict[str, Epoch], expected: int, rounds: int) -> dict[str, list[float]]:
+def rates(epochs: Mapping[Name, Epoch], expected: int, rounds: int) -> dict[Name, list[float]]:
     """Emitted samples per second of each loader and round; the first round is a warm-up and does not count."""
-    found: dict[str, list[float]] = {name: [] for name in epochs}
+    found: dict[Name, list[float]] = {name: [] for name in epochs}
     for number in range(rounds + 1):
         for name, epoch in epochs.items():
             started = time.perf_counter()
-            rows = sum(
-                len(batch["input_ids"]) if name != "odb_stream" else odb.pop_step(batch).samples for batch in epoch()
-            )
+            batches = epoch()
+            ours = isinstance(batches, odb.Loader)
+            rows = sum(odb.pop_step(batch).samples if ours else len(batch["input_ids"]) for batch in batches)
             rate = rows / (time.perf_counter() - started)
             if number:
                 found[name].append(rate)
@@ -145,15 +151,13 @@ def rates(epochs: dict[str, Epoch], expected: int, rounds: int) -> dict[str, lis
 def case(name: str, source: odb.Pipeline, peers: dict[str, Epoch], samples: int, options: Any) -> dict[str, Any]:
     """All loaders over one kind of samples."""
     with odb.Loader(source, budget=odb.Budget(tokens=BUDGET), workers=options.workers) as loader:
-        found = rates({"odb_stream": lambda: loader, **peers}, samples, options.rounds)
+        found = rates({"odb_stream": again(loader), **peers}, samples, options.rounds)
     ours = found["odb_stream"]
     for peer, theirs in found.items():
         print(f"{name}, {peer}: {statistics.median(theirs):,.0f} samples a second", flush=True)
     return {
         "samples_per_second": {peer: statistics.median(theirs) for peer, theirs in found.items()},
-        "ratios": {
-            peer: statistics.median(a / b for a, b in zip(ours, theirs, strict=True)) for peer, theirs in found.items()
-        },
+        "ratios": {peer: median_ratio(ours, theirs) for peer, theirs in found.items()},
     }
 
 
@@ -201,7 +205,6 @@ def page(figures: dict[str, Any]) -> str:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this benchmark."""
     parser.add_argument("--samples", type=int, default=12_000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)

@@ -201,7 +201,6 @@ def count_of(one: dict[str, Any] | None) -> str:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this benchmark."""
     parser.add_argument("--lengths", type=Path, default=ARRAYS, help="folder of .npy arrays of token counts")
     parser.add_argument("--samples", type=int, default=SAMPLES, help="of each seeded array")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 8, 64])

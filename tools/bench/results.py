@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import platform
+import statistics
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -66,6 +67,11 @@ def load(name: str, folder: Path = FOLDER) -> dict[str, Any]:
     """What :func:`save` wrote."""
     result: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
     return result
+
+
+def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The median of the ratios within each round."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

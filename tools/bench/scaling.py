@@ -137,6 +137,5 @@ def page(figures: dict[str, Any]) -> str:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this benchmark."""
     parser.add_argument("--most-ranks", type=int, default=4096)
     parser.add_argument("--most-samples", type=int, default=1_000_000)

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from results import table
+from results import median_ratio, table
 from training_rank import KINDS, live
 
 RANKS = 2
@@ -142,10 +142,7 @@ def summary(name: str, kinds: dict[str, list[dict[str, Any]]], options: argparse
             "emitted": rounds[0]["emitted"],
             "loss": statistics.fmean(one["loss"] for one in rounds),
             "loss_at_equal_steps": statistics.fmean(at_equal_steps) if at_equal_steps else None,
-            "ratio_to": {
-                peer: statistics.median(a / b for a, b in zip(rates[kind], theirs, strict=True))
-                for peer, theirs in rates.items()
-            },
+            "ratio_to": {peer: median_ratio(rates[kind], theirs) for peer, theirs in rates.items()},
         }
 
     return {
@@ -209,6 +206,5 @@ def in_short(figures: dict[str, Any]) -> str:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this benchmark."""
     parser.add_argument("--rounds", type=int, default=3, help="rounds, each with a seed of its own")
     parser.add_argument("--tokens", type=int, default=200_000, help="tokens of an epoch of each workload")
