@@ -54,9 +54,27 @@ def prepare(accelerator: Accelerator, loader: Loader, *objects: Any) -> tuple[An
     for given in objects:
         _check_object(given, accelerator.num_processes)
     prepared = accelerator.prepare(*objects) if objects else ()
-    checkpoints = _Checkpoints(accelerator, loader)
-    accelerator.register_save_state_pre_hook(checkpoints.save)
-    accelerator.register_load_state_pre_hook(checkpoints.load)
+    world = loader.world
+
+    def save(_models: Sequence[Any], _weights: Sequence[Any], folder: str) -> None:
+        if not accelerator.sync_gradients:
+            raise StateError(
+                "save_state was called inside an accumulation window, and a checkpoint holds no gradients: save after "
+                "a step with accum_last"
+            )
+        write_state(Path(folder), world, {"loader": loader.state_dict()})
+
+    def load(_models: Sequence[Any], folder: str) -> None:
+        # All ranks raise where one of them lacks a file; alone it would leave the others waiting.
+        if problems := [told for told in gathered(state_problem(Path(folder), world), world) if told]:
+            raise StateError(
+                f"{folder}: {problems[0]}; give a folder that accelerator.save_state wrote on all ranks after "
+                "prepare(accelerator, loader, ...)"
+            )
+        loader.load_state_dict(read_state(Path(folder), world)["loader"])
+
+    accelerator.register_save_state_pre_hook(save)
+    accelerator.register_load_state_pre_hook(load)
     return (loader, *(prepared if len(objects) != 1 else (prepared,)))
 
 
@@ -109,36 +127,6 @@ def accumulate(accelerator: Accelerator, step: StepInfo, *models: torch.nn.Modul
         )
 
 
-class _Checkpoints:
-    """Saves and loads the loader's state beside what accelerate saves, a file for each rank."""
-
-    def __init__(self, accelerator: Accelerator, loader: Loader) -> None:
-        self._accelerator = accelerator
-        self._loader = loader
-
-    def save(self, models: Sequence[Any], weights: Sequence[Any], folder: str) -> None:
-        """Hook of ``save_state``."""
-        del models, weights
-        if not self._accelerator.sync_gradients:
-            raise StateError(
-                "save_state was called inside an accumulation window, and a checkpoint holds no gradients: save after "
-                "a step with accum_last"
-            )
-        write_state(Path(folder), self._loader.world, {"loader": self._loader.state_dict()})
-
-    def load(self, models: Sequence[Any], folder: str) -> None:
-        """Hook of ``load_state``."""
-        del models
-        world = self._loader.world
-        # All ranks raise where one of them lacks a file; alone it would leave the others waiting.
-        if problems := [told for told in gathered(state_problem(Path(folder), world), world) if told]:
-            raise StateError(
-                f"{folder}: {problems[0]}; give a folder that accelerator.save_state wrote on all ranks after "
-                "prepare(accelerator, loader, ...)"
-            )
-        self._loader.load_state_dict(read_state(Path(folder), world)["loader"])
-
-
 def state_path(folder: str | Path, rank: int) -> Path:
     """Where ``save_state(folder)`` has put the loader's state of a data-parallel rank: a JSON file.
 
@@ -158,16 +146,12 @@ def _check_loader(accelerator: Accelerator, loader: Loader) -> None:
             f"accelerate runs {accelerator.distributed_type.value}, which divides the loss and counts micro-steps by "
             "itself: use DDP or FSDP"
         )
-    if accelerator.dispatch_batches:
-        raise ConfigError(
-            "dispatch_batches is True: rank 0 would read for all ranks, but every rank's Loader reads its own share; "
-            "leave it out of DataLoaderConfiguration"
-        )
-    if accelerator.split_batches:
-        raise ConfigError(
-            "split_batches is True: batches would be cut over ranks again, but a Loader's batch is this rank's own; "
-            "leave it out of DataLoaderConfiguration"
-        )
+    for name, harm in (
+        ("dispatch_batches", "rank 0 would read for all ranks, but every rank's Loader reads its own share"),
+        ("split_batches", "batches would be cut over ranks again, but a Loader's batch is this rank's own"),
+    ):
+        if getattr(accelerator, name):
+            raise ConfigError(f"{name} is True: {harm}; leave it out of DataLoaderConfiguration")
     expected, given = loader.settings.grad_accum, accelerator.gradient_accumulation_steps
     if given != expected:
         raise ConfigError(

@@ -31,7 +31,6 @@ class Run:
 
     @property
     def loader(self) -> Loader:
-        """The loader that is trained on."""
         return self.stream.loader
 
     def book(self) -> None:
@@ -115,7 +114,6 @@ class SampleBar(ProgressCallback):  # type: ignore[misc]  # transformers is unty
             )
 
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Move the bar."""
         if state.is_world_process_zero and self.training_bar is not None:
             self.training_bar.update(self._progress.position - self._shown)
             self._shown = self._progress.position
