@@ -39,6 +39,7 @@ MOVED = {
     ("odb_stream.resume", "merge"): ("odb_stream.checkpoint", "merge"),
     ("odb_stream.adapters.hf", "LoaderMixin"): ("odb_stream.adapters.huggingface", "LoaderMixin"),
     ("odb_stream.adapters.hf", "StreamTrainer"): ("odb_stream.adapters.huggingface", "StreamTrainer"),
+    ("odb_stream.adapters.lightning_data", "Stream"): ("odb_stream.adapters.lightning", "Stream"),
     ("odb_stream.cli.tiny_model", "TinyTrainer"): ("odb_stream.tiny_model", "TinyTrainer"),
     ("odb_stream.stages", "DecodeImages"): ("odb_stream.stages", "MeasureImages"),
 }
