@@ -1,9 +1,9 @@
 """The cost rule: hand-computed cases, and the bound that everything else relies on."""
 
 import pytest
+from alignment_support import footprints, sizes
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import footprints, sizes
 
 from odb_stream.batching.cost import Footprint, Size
 from odb_stream.config import Budget

@@ -5,8 +5,7 @@ step. What needs real processes is in ``tests/system``.
 from dataclasses import dataclass
 
 import pytest
-from alignment_jobs import Job, jobs
-from alignment_support import BadRecord, Ranks, Run, run, schedule
+from alignment_support import BadRecord, Job, Ranks, Run, jobs, run, schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

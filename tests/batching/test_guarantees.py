@@ -7,8 +7,7 @@ Each mechanism was switched off once; what failed is in the docstrings, beside t
 from collections import Counter
 from math import log
 
-from alignment_jobs import Job, jobs, sound_jobs
-from alignment_support import check_steps, run, schedule
+from alignment_support import Job, check_steps, jobs, run, schedule, sound_jobs
 from hypothesis import given, settings
 
 from odb_stream.batching.cost import Size

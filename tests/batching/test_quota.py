@@ -3,10 +3,13 @@
 from dataclasses import replace
 from itertools import islice
 
-from alignment_jobs import Job, jobs
-from alignment_support import Ranks, Step, check_steps
+from alignment_support import Job, Ranks, Step, check_steps, jobs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from odb_stream.batching.cost import Size
+from odb_stream.batching.messages import MOST_DRY_ROUNDS
+from odb_stream.errors import ConfigError
 
 EPOCHS = 3
 
@@ -69,3 +72,13 @@ def test_broken_images_do_not_count_towards_the_quota(job: Job, quota: int) -> N
     emitted = [sample for step in steps for deliver in step if deliver.group for sample in deliver.group.samples]
     assert len(set(emitted)) == len(emitted)
     assert not any(map(ranks.job.is_broken, emitted))
+
+
+def test_a_quota_that_nothing_can_fill_is_an_error_on_all_ranks() -> None:
+    """Every image is broken: the run would never end. Fails with: dry rounds not counted."""
+    job = Job(streams=((Size(9, images=1),) * 6,) * 2, quota=9)
+    ranks = Ranks(replace(job, broken=frozenset(job.everything)))
+    assert list(ranks.steps()) == []
+    errors = list(ranks.lockstep.errors.values())
+    assert [type(error) for error in errors] == [ConfigError] * 2
+    assert all(f"{MOST_DRY_ROUNDS} rounds in a row emitted no sample" in str(error) for error in errors)

@@ -6,8 +6,7 @@ from itertools import combinations, pairwise
 from random import Random
 
 import numpy as np
-from alignment_jobs import Job, footprints, seeded_stream, sound_jobs
-from alignment_support import costs, run
+from alignment_support import Job, costs, footprints, run, seeded_stream, sound_jobs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
+from alignment_support import footprints, streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import footprints, streams
 
 from odb_stream.batching.cost import Footprint, Size
 from odb_stream.batching.window import Planner, Window, ramp

@@ -4,8 +4,7 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
-from alignment_jobs import Job, jobs
-from alignment_support import Ranks, check_steps, run, schedule
+from alignment_support import Job, Ranks, check_steps, jobs, run, schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
