@@ -1,6 +1,8 @@
-"""The Loader as a training loop meets it: coverage, budget, determinism, early ends and the report."""
+"""The Loader as a training loop meets it: coverage, budget, determinism, the first batch, early ends, the report."""
 
 import gc
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -8,6 +10,9 @@ from loader_data import Ready, drop_all, drop_thirds, fail_at_fifty, jitter, loa
 from waiting import PATIENCE, background_threads
 
 import odb_stream as odb
+from odb_stream.checkpoint.fit import unseal
+from odb_stream.checkpoint.reshard import place_of
+from odb_stream.sources.shard_reading import SHUFFLE_BLOCK
 
 
 def epoch(stream):
@@ -32,10 +37,11 @@ def test_each_epoch_emits_every_sample_once_within_the_budget(layout):
     assert all(batch["input_ids"].__len__() * len(batch["input_ids"][0]) <= 128 for _, batch in first + second)
 
 
-def test_step_info_agrees_with_the_batch():
+def test_step_infos_agree_with_the_batches_and_the_report_adds_up():
     dataset = Ready(300)
     with loader(dataset) as stream:
         steps = epoch(stream)
+        report = stream.report()
     seen = 0
     for number, (info, batch) in enumerate(steps):
         seen += info.samples
@@ -46,6 +52,16 @@ def test_step_info_agrees_with_the_batch():
         assert info.padded_tokens == len(rows) * len(batch["input_ids"][0])
         assert info.supervised_tokens == sum(label != -100 for row in batch["labels"] for label in row[1:])
         assert info.loss_scale == 1.0
+    infos = [info for info, _ in steps]
+    real, padded = sum(i.tokens for i in infos), sum(i.padded_tokens for i in infos)
+    assert report["steps"] == len(infos)
+    assert report["padding_ratio"] == pytest.approx(1 - real / padded)
+    assert report["critical_ratio"] == pytest.approx(padded / real)
+    assert report["real_utilisation"] == pytest.approx(real / (len(infos) * 128))
+    assert 1 <= report["max_delay"] <= 32
+    assert report["idle_steps"] == 0
+    assert set(report["wait_seconds"]) == {"trainer", "workers", "read", "room", "peers"}
+    assert report["global"]["emitted"] == 300
 
 
 def test_the_seed_and_nothing_else_decides_the_batches():
@@ -69,9 +85,11 @@ def test_the_worker_count_changes_no_batch(workers):
     assert run(workers) == run(0)
 
 
-def test_without_shuffling_samples_arrive_in_order():
+def test_without_shuffling_samples_arrive_in_order_and_an_ended_iterator_stays_ended():
     with loader(Ready(40), shuffle=False, window=1, lookahead=1) as stream:
-        assert indices(epoch(stream)) == list(range(40))
+        iterator = iter(stream)
+        assert indices(epoch(iterator)) == list(range(40))
+        assert next(iterator, None) is None
 
 
 def test_drops_are_counted_by_reason():
@@ -154,13 +172,6 @@ def test_the_states_of_an_epoch_are_forgotten_when_the_next_begins():
             stream.state_dict(step=1)
 
 
-def test_an_ended_iterator_stays_ended():
-    with loader(Ready(30)) as stream:
-        iterator = iter(stream)
-        list(iterator)
-        assert next(iterator, None) is None
-
-
 def test_close_ends_the_thread_and_a_closed_loader_says_so(monkeypatch):
     monkeypatch.setattr("odb_stream.loader.loader.JOIN_SECONDS", PATIENCE)
     others = set(background_threads())
@@ -186,20 +197,36 @@ def test_a_dropped_iterator_ends_its_thread():
     stream.close()
 
 
-def test_the_report_adds_up():
-    with loader(Ready(300)) as stream:
-        steps = epoch(stream)
-        report = stream.report()
-    infos = [info for info, _ in steps]
-    real, padded = sum(i.tokens for i in infos), sum(i.padded_tokens for i in infos)
-    assert report["steps"] == len(infos)
-    assert report["padding_ratio"] == pytest.approx(1 - real / padded)
-    assert report["critical_ratio"] == pytest.approx(padded / real)
-    assert report["real_utilisation"] == pytest.approx(real / (len(infos) * 128))
-    assert 1 <= report["max_delay"] <= 32
-    assert report["idle_steps"] == 0
-    assert set(report["wait_seconds"]) == {"trainer", "workers", "read", "room", "peers"}
-    assert report["global"]["emitted"] == 300
+@pytest.mark.parametrize("size", [3_000, 100_000])
+@pytest.mark.parametrize("length", [5, 60, 2_000])
+def test_the_first_batch_needs_few_records(size: int, length: int) -> None:
+    """At default settings, however many records there are. Fails with: a lookahead that begins with 8 groups, or a
+    window that begins with 1,024 samples."""
+    rows = [{"input_ids": [1] * length}] * size
+    with odb.Loader(odb.Pipeline(odb.FromDataset(rows)), budget=odb.Budget(tokens=16_384)) as stream:
+        odb.pop_step(next(iter(stream)))
+        planned = place_of(unseal(stream.state_dict()).state.place).round.window.received
+    under_way = 64  # a chunk is being prepared while the round is planned
+    assert -(-(planned + under_way) // SHUFFLE_BLOCK) * SHUFFLE_BLOCK <= 1_024
+
+
+EXITS = """
+import odb_stream as odb
+
+rows = [{"input_ids": [1, 2, 3]}] * 5_000
+loader = odb.Loader(odb.Pipeline(odb.FromDataset(rows)), budget=odb.Budget(64), closure=%r, quota=%r)
+batches = iter(loader)
+for _ in range(3):
+    next(batches)
+"""
+
+
+@pytest.mark.parametrize(("closure", "quota"), [("join", None), ("quota", 4_000)])
+def test_a_program_may_exit_mid_epoch(closure: str, quota: int | None) -> None:
+    """Quietly. An iterator that was closed by its ``__del__`` only met an interpreter half taken down."""
+    command = [sys.executable, "-c", EXITS % (closure, quota)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_pipeline_refuses_what_is_no_source_or_stage():

@@ -1,7 +1,6 @@
-"""The simulation: definitions of its figures, batch quality on seeded workloads, and what it refuses."""
+"""The simulation: definitions of its figures, and what it refuses."""
 
 import pytest
-from workloads import workload
 
 from odb_stream.batching.cost import Footprint
 from odb_stream.batching.simulate.figures import deal, simulate
@@ -42,32 +41,6 @@ def test_a_sample_over_the_budget_is_dropped_and_counted():
 def test_no_samples_is_no_step(policy):
     figures = simulate([[], []], policy=policy, footprint=footprint())
     assert (figures.world_size, figures.steps, figures.emitted, figures.critical_ratio) == (2, 0, 0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("layout", "window", "name", "most"),
-    [
-        ("padded", 256, "chat", 1.05),
-        ("padded", 1024, "chat", 1.02),
-        ("padded", 256, "mixed", 1.08),
-        ("padded", 1024, "mixed", 1.04),
-        ("packed", 256, "chat", 1.005),
-        ("packed", 256, "mixed", 1.005),
-    ],
-)
-def test_batch_quality_on_seeded_workloads(layout, window, name, most):
-    figures = simulate([workload(name)], policy="anchored", footprint=footprint(layout), window=window)
-    assert figures.emitted == 20_000
-    assert figures.over_budget_groups == 0
-    assert figures.max_delay <= window
-    assert figures.critical_ratio <= most
-
-
-def test_anchored_beats_the_published_window_policy():
-    for name in ("chat", "mixed"):
-        anchored = simulate([workload(name)], policy="anchored", footprint=footprint(), window=256)
-        published = simulate([workload(name)], policy="paper-window", footprint=footprint(), window=256)
-        assert anchored.steps < 0.97 * published.steps
 
 
 @pytest.mark.parametrize("field", ["window", "lookahead", "batch_size"])
