@@ -37,16 +37,11 @@ class Deal:
     owner: Integers
     place: Integers
 
-    def moves(self) -> list[tuple[int, int, int]]:
-        """Groups that leave their owner, as (owner, place, destination), by step and destination."""
-        return [move for _, move in self.moves_by_step()]
-
-    def moves_by_step(self) -> list[tuple[int, tuple[int, int, int]]]:
-        """The moves with the step at which the destination emits the group."""
+    def moves(self) -> list[tuple[int, int, int, int]]:
+        """Groups that leave their owner, as (step, owner, place, destination), by step and destination."""
         steps, ranks = np.nonzero((self.owner != np.arange(self.owner.shape[1])) & (self.owner != IDLE))
         owners, places = self.owner[steps, ranks], self.place[steps, ranks]
-        moves = zip(owners.tolist(), places.tolist(), ranks.tolist(), strict=True)
-        return list(zip(steps.tolist(), moves, strict=True))
+        return list(zip(steps.tolist(), owners.tolist(), places.tolist(), ranks.tolist(), strict=True))
 
     def counts(self, known: Sequence[Integers]) -> Integers:
         """What each rank emits at each step, of shape (steps, ranks, fields); zeros where a rank idles.

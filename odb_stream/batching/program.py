@@ -265,7 +265,7 @@ class Program(Generic[T]):
             origins=tuple(deal.owner[:, self.rank].tolist()),
             sent=tuple(
                 SentGroup(step, destination, held(planned[place]))
-                for step, (owner, place, destination) in deal.moves_by_step()
+                for step, owner, place, destination in deal.moves()
                 if owner == self.rank
             ),
             surplus=tuple(map(held, self._surplus)),
@@ -293,7 +293,7 @@ class Program(Generic[T]):
         """Send the groups that others emit, and receive those that this rank emits for others."""
         outgoing: dict[int, list[Group[T]]] = {}
         incoming: Counter[int] = Counter()
-        for owner, place, destination in deal.moves():
+        for _, owner, place, destination in deal.moves():
             if owner == self.rank:
                 outgoing.setdefault(destination, []).append(planned[place])
             if destination == self.rank:
@@ -307,13 +307,11 @@ class Program(Generic[T]):
         self, planned: list[Group[T]], deal: Deal, received: dict[int, deque[Group[T]]]
     ) -> list[Group[T] | None]:
         """What this rank emits, step by step; None where it idles."""
-        mine: list[Group[T] | None] = []
-        for owner, place in zip(deal.owner[:, self.rank].tolist(), deal.place[:, self.rank].tolist(), strict=True):
-            if owner == IDLE:
-                mine.append(None)
-            else:
-                mine.append(planned[place] if owner == self.rank else received[owner].popleft())
-        return mine
+        seats = zip(deal.owner[:, self.rank].tolist(), deal.place[:, self.rank].tolist(), strict=True)
+        return [
+            None if owner == IDLE else planned[place] if owner == self.rank else received[owner].popleft()
+            for owner, place in seats
+        ]
 
     def _gather_tables(self, mine: Integers) -> Generator[Event, Any, Integers]:
         """Gather one table of integers of the same shape from every rank: (ranks, rows, columns)."""

@@ -212,7 +212,8 @@ class Planner:
         self._draw = draw
         self._most_samples = window
         self._most_groups = lookahead
-        self._source_ended = False
+        self.source_ended = False
+        """Whether the stream has given its last sample."""
         self._limit = 0
         self._divided: list[list[int]] = []
         self.lookahead = 0
@@ -221,24 +222,19 @@ class Planner:
     @property
     def exhausted(self) -> bool:
         """Whether the source has ended and the window is empty: no further group will come."""
-        return self._source_ended and not len(self.window)
+        return self.source_ended and not len(self.window)
 
     def begin_round(self, number: int) -> None:
         """Set this round's window and lookahead."""
         self._limit = ramp(self._most_samples, FIRST_WINDOW, number)
         self.lookahead = ramp(self._most_groups, FIRST_LOOKAHEAD, number)
 
-    @property
-    def source_ended(self) -> bool:
-        """Whether the stream has given its last sample."""
-        return self._source_ended
-
     def restore(self, held: list[tuple[int, Size]], waits: list[int], *, source_ended: bool) -> None:
         """Start with these samples in the window, oldest first; see :meth:`Window.restore`."""
         for ticket, size in held:
             self.window.admit(ticket, size)
         self.window.restore(waits)
-        self._source_ended = source_ended
+        self.source_ended = source_ended
 
     def form_group(self) -> list[int] | None:
         """The next group as tickets in arrival order, or None when there is none.
@@ -250,7 +246,7 @@ class Planner:
         self._refill()
         if not len(self.window):
             return None
-        if self._source_ended:
+        if self.source_ended:
             self._divided = self._divided or self.window.divide()
             return self.window.take(self._divided.pop(0))
         group = self.window.form_group()
@@ -258,10 +254,10 @@ class Planner:
         return group
 
     def _refill(self) -> None:
-        while not self._source_ended and len(self.window) < self._limit:
+        while not self.source_ended and len(self.window) < self._limit:
             drawn = self._draw()
             if drawn is None:
-                self._source_ended = True
+                self.source_ended = True
                 return
             self.window.admit(*drawn)
 
@@ -351,31 +347,19 @@ def _least_padding(sizes: Sequence[Size], footprint: Footprint) -> list[list[int
 
 def _like_rows(sizes: Sequence[Size], footprint: Footprint) -> list[list[int]]:
     """As few rows as filling one after the other needs, but of similar size: longest first, into the emptiest row."""
-    filled = _filled_rows(sizes, footprint)
-    level = _levelled_rows(sizes, footprint, len(filled))
-    return filled if level is None else level
-
-
-def _filled_rows(sizes: Sequence[Size], footprint: Footprint) -> list[list[int]]:
-    """Longest first, into the first row with room."""
-    rows: list[_Row] = []
-    for place in reversed(range(len(sizes))):
-        row = next((row for row in rows if row.takes(sizes[place], footprint)), None)
-        if row is None:
-            rows.append(row := _Row())
-        row.add(place, sizes[place])
-    return [row.places for row in rows]
-
-
-def _levelled_rows(sizes: Sequence[Size], footprint: Footprint, count: int) -> list[list[int]] | None:
-    """``count`` rows, each sample in the row with the fewest tokens that has room; None where a sample fits nowhere."""
-    rows = [_Row() for _ in range(count)]
-    for place in reversed(range(len(sizes))):
-        row = min((row for row in rows if row.takes(sizes[place], footprint)), key=lambda row: row.tokens, default=None)
-        if row is None:
-            return None
-        row.add(place, sizes[place])
-    return [row.places for row in rows]
+    filled: list[_Row] = []
+    for place, size in reversed(list(enumerate(sizes))):
+        first = next((row for row in filled if row.takes(size, footprint)), None)
+        if first is None:
+            filled.append(first := _Row())
+        first.add(place, size)
+    level = [_Row() for _ in filled]
+    for place, size in reversed(list(enumerate(sizes))):
+        emptiest = min((row for row in level if row.takes(size, footprint)), key=lambda row: row.tokens, default=None)
+        if emptiest is None:  # some samples only fit into so few rows when these are filled up one by one
+            return [row.places for row in filled]
+        emptiest.add(place, size)
+    return [row.places for row in level]
 
 
 class _Row:

@@ -49,13 +49,13 @@ def go_on(addresses: list[str], state: dict | None, steps: int | None, kind: dic
     return {"seen": seen, "numbers": numbers, "state": saved, "following": following, "report": report}
 
 
-def everything(addresses: list[str], *, mixed: bool = False) -> Counter[tuple[int, int, int]]:
+def everything(*, mixed: bool) -> Counter[tuple[int, int, int]]:
     """Every sample of an epoch, as source, shard and number."""
-    if not mixed:
-        return Counter((0, shard, number) for shard, count in enumerate(COUNTS) for number in range(count))
-    twice = Counter((0, shard, number) for shard, count in enumerate(COUNTS[:2]) for number in range(count))
-    once = Counter((1, shard, number) for shard, count in enumerate(COUNTS[2:]) for number in range(count))
-    return twice + twice + once
+
+    def of(source: int, counts: list[int]) -> Counter[tuple[int, int, int]]:
+        return Counter((source, shard, number) for shard, count in enumerate(counts) for number in range(count))
+
+    return of(0, COUNTS[:2]) + of(0, COUNTS[:2]) + of(1, COUNTS[2:]) if mixed else of(0, COUNTS)
 
 
 def check(addresses: list[str], worlds: list[tuple[int, int | None]], kind: dict[str, Any]) -> None:
@@ -75,9 +75,9 @@ def check(addresses: list[str], worlds: list[tuple[int, int | None]], kind: dict
         if most is not None:
             state = json.loads(json.dumps(merge([outcome["state"] for outcome in reversed(outcomes)])))
             assert state["step"] == steps
-    assert emitted == everything(addresses, mixed=mixed)
+    assert emitted == everything(mixed=mixed)
     whole = Counter(ref[:3] for outcome in outcomes for ref in outcome["following"])
-    assert whole == everything(addresses, mixed=mixed), "the next epoch is whole"
+    assert whole == everything(mixed=mixed), "the next epoch is whole"
     assert outcomes[0]["report"]["global"]["emitted"] == seen
 
 

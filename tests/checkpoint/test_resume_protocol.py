@@ -34,10 +34,6 @@ def test_a_prefix_and_what_follows_its_state_are_the_whole_run(job: Job, data: s
     for packer, uncut in zip(ranks.packers, whole.ranks.packers, strict=True):
         assert packer.dropped == uncut.dropped
         assert packer.planner.window.max_delay == uncut.planner.window.max_delay
-    if steps:  # and again, from a state of the run that goes on
-        second = data.draw(st.integers(0, len(steps) - 1))
-        again, _ = rest(job, [deliver.state for deliver in steps[second]])
-        assert schedule(again) == schedule(steps[second + 1 :])
 
 
 @pytest.mark.parametrize("images", [False, True])
@@ -70,6 +66,19 @@ def test_a_run_with_a_quota_goes_on_over_the_ends_of_its_epochs(job: Job, data: 
     following = list(islice(stream, 12))
     again = Ranks(job, begin=[deliver.state for deliver in prefix[-1]])
     assert schedule(list(islice(again.steps(), len(following)))) == schedule(following)
+
+
+@given(jobs(), st.data())
+@settings(max_examples=60)
+def test_going_on_twice_is_going_on_once(job: Job, data: st.DataObject) -> None:
+    whole = run(job)
+    if len(whole.steps) < 2:
+        return
+    first = data.draw(st.integers(0, len(whole.steps) - 2))
+    second = data.draw(st.integers(first + 1, len(whole.steps) - 1))
+    steps, _ = rest(job, [deliver.state for deliver in whole.steps[first]])
+    again, _ = rest(job, [deliver.state for deliver in steps[second - first - 1]])
+    assert schedule(again) == schedule(whole.steps[second + 1 :])
 
 
 def test_ranks_at_different_steps_are_refused_by_all() -> None:

@@ -24,15 +24,10 @@ def infos(steps: list[Finished], size: int, ranks: int = 2) -> list[StepInfo]:
     return [item.step.info for item in Accumulate(IterableWrapper(steps), steps=size, ranks=ranks)]
 
 
-def test_a_window_shares_its_denominator():
-    found = infos([finished(0, 3, 10), finished(1, 5, 20), finished(2, 4, 30)], 3)
-    assert [info.loss_scale for info in found] == [3 * 2 / 60, 5 * 2 / 60, 4 * 2 / 60]
-    assert [(info.accum_index, info.accum_last) for info in found] == [(0, False), (1, False), (2, True)]
-
-
-def test_the_last_window_divides_by_what_it_holds():
-    found = infos([finished(number, 1, 4) for number in range(5)], 3)
-    assert [info.loss_scale for info in found] == [2 / 12] * 3 + [2 / 8] * 2
+def test_a_window_shares_its_denominator_and_the_last_divides_by_what_it_holds():
+    found = infos([finished(0, 3, 10), finished(1, 5, 20), finished(2, 4, 30), finished(3, 1, 4), finished(4, 1, 4)], 3)
+    assert [info.loss_scale for info in found] == [3 * 2 / 60, 5 * 2 / 60, 4 * 2 / 60, 2 / 8, 2 / 8]
+    assert [info.accum_index for info in found] == [0, 1, 2, 0, 1]
     assert [info.accum_last for info in found] == [False, False, True, False, True]
 
 

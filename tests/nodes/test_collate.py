@@ -44,23 +44,18 @@ def test_padded_rows_are_filled_to_the_multiple():
     assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
 
 
-def test_packed_row_restarts_positions_and_marks_boundaries():
-    batch = packed(TWO, footprint("packed"), pad_token=1)
-    assert batch["input_ids"].tolist() == [[5, 6, 7, 8, 9]]
-    assert batch["labels"].tolist() == [[-100, 6, 7, -100, 9]]
-    assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1]]
-    assert batch["cu_seq_lens_q"].tolist() == batch["cu_seq_lens_k"].tolist() == [0, 3, 5]
+def test_packed_row_restarts_positions_and_its_filling_is_a_sequence_without_labels():
+    batch = packed(TWO, footprint("packed", multiple=8), pad_token=1)
+    assert batch["input_ids"].tolist() == [[5, 6, 7, 8, 9, 1, 1, 1]]
+    assert batch["labels"].tolist() == [[-100, 6, 7, -100, 9, -100, -100, -100]]
+    assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 0, 1, 2]]
+    assert batch["cu_seq_lens_q"].tolist() == batch["cu_seq_lens_k"].tolist() == [0, 3, 5, 8]
     assert batch["cu_seq_lens_q"].dtype == torch.int32
     assert (batch["max_length_q"], batch["max_length_k"], batch["use_cache"]) == (3, 3, False)
     assert "attention_mask" not in batch
-
-
-def test_packed_filling_is_a_sequence_of_its_own_without_labels():
-    batch = packed(TWO, footprint("packed", multiple=8), pad_token=1)
-    assert batch["input_ids"].tolist() == [[5, 6, 7, 8, 9, 1, 1, 1]]
-    assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 0, 1, 2]]
-    assert batch["labels"].tolist()[0][5:] == [-100] * 3
-    assert batch["cu_seq_lens_q"].tolist() == [0, 3, 5, 8]
+    exact = packed(TWO, footprint("packed"), pad_token=1)
+    assert exact["input_ids"].tolist() == [[5, 6, 7, 8, 9]]
+    assert exact["cu_seq_lens_q"].tolist() == [0, 3, 5]
 
 
 def test_pop_step_takes_the_info_once():

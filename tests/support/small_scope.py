@@ -21,6 +21,8 @@ from multiprocessing import Pool
 from random import Random
 from typing import NamedTuple
 
+from alignment_support import Job, check_steps
+
 from odb_stream.batching.cost import Footprint, Group, Size
 from odb_stream.batching.program import Program
 from odb_stream.batching.simulate.lockstep import Lockstep
@@ -140,19 +142,12 @@ def check(instance: Instance) -> None:
     planned = {group.samples: group for packer in packers for group in packer.planned}
     samples = Counter(sample for group in groups for sample in group.samples)
     assert samples == Counter(itertools.chain(*planned)), "A2"
-    assert all(
-        footprint.feasible(group.sizes) or (len(group.sizes) == 1 and footprint.oversize(group.sizes[0]))
-        for group in groups
-    ), "A3"
+    # The samples of a rank are numbered in the order of its groups.
+    streams = tuple(tuple(Size(length) for length in itertools.chain(*own)) for own in plans)
+    check_steps(Job(streams, footprint), steps)
     rounds = {packer.rounds for packer in packers}
     assert len(rounds) == 1
     assert rounds.pop() <= len(steps) + 2 + log(ranks, 8), "A4"
-    for number, (step, own) in enumerate(zip(steps, emitted, strict=True)):
-        totals = step[0].totals
-        assert all(deliver.totals == totals for deliver in step)
-        assert (totals.step, totals.idle_ranks) == (number, own.count(None))
-        assert totals.samples == sum(len(group.samples) for group in own if group)
-        assert totals.tokens == sum(size.length for group in own if group for size in group.sizes)
     idle = [own.count(None) for own in emitted]
     if rebalance:
         assert not any(idle[:-1])
