@@ -20,7 +20,7 @@ reads any of them by their annotations. The module is pure: ``batching/`` plans 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from odb_stream.sample import START, ReadingPosition, Remaining, SampleRef
@@ -201,9 +201,22 @@ class RunTotals:
 
     def plus(self, more: "RunTotals") -> "RunTotals":
         """Both together; of ``max_delay`` the larger."""
-        both = {one.name: (getattr(self, one.name), getattr(more, one.name)) for one in fields(self)}
-        sums = {name: added(a, b) if isinstance(a, Mapping) else a + b for name, (a, b) in both.items()}
-        return RunTotals(**{**sums, "max_delay": max(both["max_delay"])})
+        return RunTotals(
+            emitted=self.emitted + more.emitted,
+            dropped=added(self.dropped, more.dropped),
+            damaged=self.damaged + more.damaged,
+            emitted_by_source=added(self.emitted_by_source, more.emitted_by_source),
+            dropped_by_source=added(self.dropped_by_source, more.dropped_by_source),
+            abandoned=self.abandoned + more.abandoned,
+            solo=self.solo + more.solo,
+            steps=self.steps + more.steps,
+            idle_steps=self.idle_steps + more.idle_steps,
+            tokens=self.tokens + more.tokens,
+            padded_tokens=self.padded_tokens + more.padded_tokens,
+            supervised_tokens=self.supervised_tokens + more.supervised_tokens,
+            critical_tokens=self.critical_tokens + more.critical_tokens,
+            max_delay=max(self.max_delay, more.max_delay),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
