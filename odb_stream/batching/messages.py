@@ -241,7 +241,6 @@ class Unsaved(Generic[T]):
         return WindowState(pass_number=0)
 
     def drops(self) -> DropCounts:
-        """Nothing is dropped."""
         return DropCounts()
 
     def held(self, group: Group[T]) -> HeldGroup:

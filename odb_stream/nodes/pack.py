@@ -94,7 +94,6 @@ class Pack(GroupPlanner[PreparedSample]):
         )
 
     def drops(self) -> DropCounts:
-        """What was dropped so far."""
         return self._drops.counts()
 
     def held(self, group: Group[PreparedSample]) -> HeldGroup:
