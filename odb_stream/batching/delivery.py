@@ -199,13 +199,16 @@ class Delivery(Generic[T]):
             groups = self._saves.reread([*(samples for _, samples in wanted), *own])
         except Exception as error:  # noqa: BLE001 - whatever ends this rank's stream, all ranks must hear of it
             failure = error
-        words = [self._status(failure), saved.filler is not None, bool(wanted or incoming)]
+        lender = IDLE if saved.borrowed_from is None else saved.borrowed_from
+        words = [self._status(failure), saved.filler is not None, bool(wanted or incoming), lender]
         reply = yield Gather(np.array(words, dtype=np.int64), stopping_row)
         if (reply[:, 0] & (FAILED | CLOSING)).any():
             return {}, Stop(reply[:, 0], failure)
         outgoing: dict[int, list[Group[T]]] = {}
-        for (destination, _), group in zip(wanted, groups, strict=False):
-            outgoing.setdefault(destination, []).append(group)
+        for place, ((destination, _), group) in enumerate(zip(wanted, groups, strict=False)):
+            # A lender does not hear when a borrower later keeps a smaller sample of its own and needs this one no more.
+            if place < len(sent) or reply[destination, 3] == self._rank:
+                outgoing.setdefault(destination, []).append(group)
         received: Received[T] = {}
         if outgoing or incoming:
             answer = yield Exchange(outgoing, dict(incoming), copies=True)

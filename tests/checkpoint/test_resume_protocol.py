@@ -54,6 +54,19 @@ def test_every_step_of_an_uneven_job_is_a_place_to_go_on(images: bool, rebalance
     assert lent or rebalance
 
 
+def test_a_borrower_that_emits_a_smaller_sample_of_its_own_needs_the_loan_no_more() -> None:
+    """Rank 1 idles first, as its sample breaks, and borrows. The lender still lists the loan after rank 1 dropped it."""
+    image, text = Size(3, 0, 1, 9, 1), Size(2)
+    job = Job(((Size(5),) * 6, (image, *[text] * 5)), window=1, lookahead=1, broken=frozenset({(1, 0)}))
+    whole = run(job)
+    lender, borrower = (deliver.state.step for deliver in whole.steps[-1])
+    assert list(lender.lent) == [1]
+    assert borrower.borrowed_from is None
+    for cut, step in enumerate(whole.steps):
+        steps, _ = rest(job, [deliver.state for deliver in step])
+        assert schedule(steps) == schedule(whole.steps[cut + 1 :])
+
+
 @given(jobs(shortest=1, broken=(0, 0.1)), st.data())
 @settings(max_examples=60)
 def test_a_run_with_a_quota_goes_on_over_the_ends_of_its_epochs(job: Job, data: st.DataObject) -> None:

@@ -1,7 +1,7 @@
 """Runs the programs of all ranks in one process, one event at a time; the simulation and the tests use it.
 
-Ranks that do not gather the same number of integers at the same time, or do not deliver together, are an error here.
-Over a real transport they would hang.
+Ranks that do not gather the same number of integers at the same time, do not deliver together, or send what nobody
+receives are an error here. Over a real transport they would hang.
 """
 
 from collections import defaultdict, deque
@@ -47,6 +47,9 @@ class Lockstep:
             events = [event for event in self._events if event is not None]
             if not events:
                 return
+            unread = [way for way, groups in self._mail.items() if groups]
+            if unread and not self.errors:
+                raise PeerError(f"groups were sent that nobody received: {unread} (origin, destination)")
             if len(events) < len(self._events):
                 raise PeerError(f"some ranks have ended, others have not: {self._kinds()}")
             if all(isinstance(event, Deliver) for event in events):
