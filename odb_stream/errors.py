@@ -10,7 +10,7 @@
     ├── WorkerError        a worker process ended or could not start
     ├── StateError         a saved state that does not fit this loader
     └── PeerError          another rank failed or stopped early
-        └── AlignmentTimeout   another rank was not heard of within the timeout
+        └── AlignmentTimeout   another rank did not respond within the timeout
 
 Every message says what value, where (shard, key, offset, rank, step) and the way out. All are picklable: they travel
 from worker processes and between ranks.
@@ -22,7 +22,7 @@ class OdbStreamError(Exception):
 
 
 class ConfigError(OdbStreamError):
-    """A setting, recipe or template that cannot work. Raised at the door, before data flows."""
+    """A setting, recipe or template that cannot work. Raised when it is given, before data flows."""
 
 
 class ShardError(OdbStreamError):
@@ -34,7 +34,7 @@ class StageError(OdbStreamError):
 
 
 class OversizeError(OdbStreamError):
-    """One sample exceeds the budget by itself and the loader was told to treat that as an error."""
+    """One sample exceeds the budget by itself, and ``oversize="error"`` is set."""
 
 
 class WorkerError(OdbStreamError):

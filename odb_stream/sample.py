@@ -97,9 +97,9 @@ def position_from(state: Sequence[Any]) -> ReadingPosition:
             return Position(*state)
         parts = tuple(PartPosition(number, Position(*place), turns) for number, place, turns in state)
     except (TypeError, ValueError) as error:
-        raise StateError(f"{state!r} is not a reading position: load a state as it was saved") from error
+        raise StateError(f"{state!r} is not a reading position: load an unchanged copy of the state") from error
     if not parts or not all(_are_integers((part.pass_number, *part.position, part.turns), 6) for part in parts):
-        raise StateError(f"{state!r} is not a reading position: load a state as it was saved")
+        raise StateError(f"{state!r} is not a reading position: load an unchanged copy of the state")
     return MixPosition(parts)
 
 
@@ -263,6 +263,11 @@ class PreparedSample(NamedTuple):
     def length(self) -> int:
         """Tokens after every stage."""
         return len(self.input_ids)
+
+    @property
+    def where(self) -> str:
+        """The place of a sample with images, for messages."""
+        return describe_place(*(self.origin or ("", "")), self.ref)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from odb_stream.sample import Sample
 
-# One number a purpose, so that no two uses of the same (seed, epoch) share a stream.
+# One number for each purpose, so that no two uses of the same (seed, epoch) share a stream.
 SHARD_ORDER = 1
 BLOCK_ORDER = 2
 STEP_ORDER = 3

@@ -197,7 +197,7 @@ class Delivery(Generic[T]):
         groups: list[Group[T]] = []
         try:
             groups = self._saves.reread([*(samples for _, samples in wanted), *own])
-        except Exception as error:  # noqa: BLE001 - whatever ends this rank's stream, all ranks must hear of it
+        except Exception as error:  # noqa: BLE001 - whatever ends this rank's stream, all ranks must be told
             failure = error
         lender = IDLE if saved.borrowed_from is None else saved.borrowed_from
         words = [self._status(failure), saved.filler is not None, bool(wanted or incoming), lender]
@@ -205,9 +205,9 @@ class Delivery(Generic[T]):
         if (reply[:, 0] & (FAILED | CLOSING)).any():
             return {}, Stop(reply[:, 0], failure)
         outgoing: dict[int, list[Group[T]]] = {}
-        for place, ((destination, _), group) in enumerate(zip(wanted, groups, strict=False)):
+        for number, ((destination, _), group) in enumerate(zip(wanted, groups, strict=False)):
             # A lender does not hear when a borrower later keeps a smaller sample of its own and needs this one no more.
-            if place < len(sent) or reply[destination, 3] == self._rank:
+            if number < len(sent) or reply[destination, 3] == self._rank:
                 outgoing.setdefault(destination, []).append(group)
         received: Received[T] = {}
         if outgoing or incoming:
@@ -229,7 +229,7 @@ class Delivery(Generic[T]):
         own = [state.mine[step] for step in steps if state.origins[step] == self._rank]
         try:
             groups = iter(self._saves.reread([samples for samples in own if samples is not None]))
-        except Exception as error:  # noqa: BLE001 - whatever ends this rank's stream, all ranks must hear of it
+        except Exception as error:  # noqa: BLE001 - whatever ends this rank's stream, all ranks must be told
             return [None] * len(steps), error
         origins = [state.origins[step] for step in steps]
         return [

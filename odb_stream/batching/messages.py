@@ -26,7 +26,7 @@ MESSAGE_BYTES = 2048
 
 RowChoice = Callable[[Integers], int | None]
 """Several processes may share one rank, and then each brings a row to a gather. Given their rows, of shape
-(processes, n), it returns the index of the row that counts for the rank, or None where they must not differ so."""
+(processes, n), it returns the index of the row that counts for the rank, or None if they may not differ."""
 
 
 def equal_rows(rows: Integers) -> int | None:
@@ -65,7 +65,7 @@ def pack_beginning(epoch: int, resume: Place | None) -> Integers:
 
 
 def check_beginnings(beginnings: Integers, rank: int) -> None:
-    """Raise, by rank ``rank``, unless all ranks begin at the same place: a StateError where states differ."""
+    """Raise, on rank ``rank``, unless all ranks begin at the same place: a StateError where their states differ."""
     own = beginnings[rank].tolist()
     for other, theirs in enumerate(beginnings.tolist()):
         if theirs == own:
@@ -121,7 +121,7 @@ MOST_DRY_ROUNDS = 32
 """Rounds without a step after which a run with a quota gives up."""
 
 
-def check_yield(dry_rounds: int, dropped: dict[str, int]) -> None:
+def check_progress(dry_rounds: int, dropped: dict[str, int]) -> None:
     """Raise, on all ranks alike, when round after round of a run with a quota emits nothing: it would never end."""
     if dry_rounds == MOST_DRY_ROUNDS:
         raise ConfigError(
@@ -179,8 +179,8 @@ class Decode(NamedTuple):
 
     Answered with the groups as they came out: a broken sample has left its group, and a group without a sample left
     is None; or with the exception that stopped it. ``upcoming`` is the burst after, which may be started as well.
-    ``first`` is the index of the first step in its round: a sample that broke counts as dropped when the packing stage
-    hears that its step has passed (:meth:`Saves.passed`).
+    ``first`` is the index of the first step in its round: a sample that broke counts as dropped once the packing stage
+    knows that its step has passed (:meth:`Saves.passed`).
     """
 
     groups: StepGroups
@@ -214,7 +214,7 @@ class Saves(Protocol[T]):
         """The steps of the round up to this one have passed: what broke in them is dropped now."""
 
     def window_state(self) -> WindowState:
-        """Where planning stands."""
+        """The state of the packing stage, after the planning of this round."""
 
     def drops(self) -> DropCounts:
         """What was dropped so far."""

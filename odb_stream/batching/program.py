@@ -55,7 +55,7 @@ from odb_stream.batching.messages import (
     check_beginnings,
     check_damage,
     check_in_step,
-    check_yield,
+    check_progress,
     pack_beginning,
     pack_cause,
     pack_header,
@@ -83,7 +83,8 @@ class Program(Generic[T]):
     ``groups`` gives the groups of this rank, and ``saves`` makes its states. ``closing`` says whether this rank's
     training loop has left. ``quota`` ends an epoch at the first step at which all ranks together emitted that many
     samples; the stream must then be endless. ``most_bytes`` bounds what a rank plans ahead in a drain. ``resume`` is
-    where to continue; ``groups`` must stand there. ``counter`` holds what other ranks had done in the epoch before.
+    where to continue; ``groups`` must be at the same place. ``counter`` holds what other ranks had done in the epoch
+    before.
     """
 
     rank: int
@@ -127,7 +128,7 @@ class Program(Generic[T]):
         return sum_reports(self._reports)._replace(damaged=self._damaged, received=self._received)
 
     def run(self) -> Events:
-        """The whole run. Raises PeerError where a rank failed or left; the steps delivered until then stand."""
+        """The whole run. Raises PeerError if a rank failed or left; the steps delivered before it remain valid."""
         beginning = yield Gather(pack_beginning(self.epoch, self.resume))
         check_beginnings(beginning, self.rank)
         if self.resume is not None:
@@ -172,7 +173,7 @@ class Program(Generic[T]):
         self._active = state.active
         self._dry_rounds = 0 if self._delivery.take_delivered() else state.dry_rounds + 1
         if self.quota is not None:
-            check_yield(self._dry_rounds, self.report.dropped)
+            check_progress(self._dry_rounds, self.report.dropped)
         return state.last
 
     def _plan(self) -> tuple[list[Group[T]], Exception | None]:
@@ -196,7 +197,7 @@ class Program(Generic[T]):
                     break
                 planned.append(group)
                 held += group.counts.bytes
-        except Exception as error:  # noqa: BLE001 - whatever ends this rank's stream, all ranks must hear of it
+        except Exception as error:  # noqa: BLE001 - whatever ends this rank's stream, all ranks must be told
             return [], error
         return planned, None
 

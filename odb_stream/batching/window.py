@@ -69,7 +69,7 @@ class Window:
         self._sizes[ticket] = size
         self._entered[ticket] = self._groups_formed
         self._arrivals.append(ticket)
-        if not self._footprint.oversize(size):  # an oversize sample is no candidate for other samples' groups
+        if not self._footprint.oversize(size):  # an oversize sample never joins another sample's group
             insort(self._by_length, (size.length, ticket))
 
     def waits(self) -> list[int]:

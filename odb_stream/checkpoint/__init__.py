@@ -1,3 +1,3 @@
-"""Where a run stands: one typed state, one codec, whether it fits a loader, and another number of ranks."""
+"""The saved state of a run: its types, their codec, the checks before a load, and the merge for other world sizes."""
 
 from odb_stream.checkpoint.reshard import merge as merge

@@ -70,7 +70,9 @@ def decode(kind: type[T], plain: Json) -> T:
     try:
         return cast(T, _decoded(kind, plain))
     except (KeyError, TypeError, ValueError, AttributeError, zlib.error, binascii.Error) as error:
-        raise StateError(f"the state is damaged ({type(error).__name__}: {error}): load it as it was saved") from error
+        raise StateError(
+            f"the state is damaged ({type(error).__name__}: {error}): load an unchanged copy of the file"
+        ) from error
 
 
 def _decoded(kind: object, plain: Json) -> object:

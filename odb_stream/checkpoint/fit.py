@@ -1,4 +1,4 @@
-"""The form in which users hold a state, and whether it belongs to a loader: its version, rank, settings and data."""
+"""Seals a state for users with its version, and checks that one belongs to this loader: rank, settings and data."""
 
 import json
 from collections.abc import Mapping
@@ -68,7 +68,8 @@ def check_rank(state: RankState, identity: RunIdentity, rank: int) -> None:
         )
     if state.rank != rank:
         raise StateError(
-            f"the state is that of rank {state.rank}, but this is rank {rank}: load on each rank its own state"
+            f"the state is that of rank {state.rank}, but this is rank {rank}: load that of rank {rank} here, or let "
+            "odb_stream.adapters.checkpoint.load find it"
         )
     check_settings_and_data(state.identity, identity)
 
@@ -76,7 +77,9 @@ def check_rank(state: RankState, identity: RunIdentity, rank: int) -> None:
 def check_settings_and_data(was: RunIdentity, now: RunIdentity) -> None:
     """Raise a StateError that names every setting that differs, or the data."""
     changed = [
-        f"{name} was {was.settings.get(name)} and is {value}"
+        f"{name} was {was.settings[name]} and is {value}"
+        if name in was.settings
+        else f"{name} is {value}, but the version that saved the state did not have this setting"
         for name, value in now.settings.items()
         if was.settings.get(name) != value
     ]

@@ -21,7 +21,7 @@ def index(urls: ShardUrls, endpoint: Endpoint = None, as_json: AsJson = False) -
     from odb_stream import storage
 
     options = storage_options(endpoint)
-    for pattern in storage.patterns(urls):  # before reading anything: a web server, for one, cannot be written to
+    for pattern in storage.patterns(urls):  # before reading anything: a web server, for example, cannot be written to
         storage.require_writable(pattern, options)
     written = index_shards(storage.expand(urls, options), options)
     samples = sum(count for _, _, count in written)

@@ -76,7 +76,7 @@ def stage_times(pipeline: Pipeline, collected: Collected, decoding: DecodeTime |
 
 def _decodes(prepare: Prepare, sample: PreparedSample) -> bool:
     """Make the pixels of a sample. Returns whether all its images decode."""
-    decoded = prepare.decode(sample.ref.source, sample.images)
+    decoded = prepare.decode(sample.ref.source, sample.images, sample.where)
     if isinstance(decoded, Drop):
         return False
     decoded.pixels()

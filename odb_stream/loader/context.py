@@ -1,4 +1,4 @@
-"""LoaderContext: what all epochs of a loader share and none of them changes."""
+"""LoaderContext: what the epochs of a loader share; none of them changes it."""
 
 from dataclasses import dataclass
 

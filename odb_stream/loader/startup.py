@@ -51,7 +51,7 @@ def start(
             pool=WorkerPool(prepare_for(pipeline, settings.seed), settings.workers),
         )
     except BaseException:
-        # The other ranks must hear of it; they would wait for this one until the timeout.
+        # Tell the other ranks, which would otherwise wait for this one until the timeout.
         leave(transport)
         raise
     return context, first

@@ -44,13 +44,13 @@ class Decoder:
         """One sample with its pixels; None if an image is broken."""
         if not sample.images or sample.pixels is not None:
             return sample
-        result = self._result(self._pool.submit_decode(sample.ref.source, sample.images))
+        result = self._result(self._pool.submit_decode(sample))
         return None if isinstance(result, Drop) else sample._replace(pixels=result)
 
     def _begin(self, group: Group[PreparedSample] | None) -> None:
         for sample in group.samples if group is not None else ():
             if sample.images and (sample.ref, sample.epoch) not in self._begun:
-                self._begun[sample.ref, sample.epoch] = self._pool.submit_decode(sample.ref.source, sample.images)
+                self._begun[sample.ref, sample.epoch] = self._pool.submit_decode(sample)
 
     def _group(self, group: Group[PreparedSample] | None, step: int) -> Group[PreparedSample] | None:
         if group is None or not any(sample.images for sample in group.samples):

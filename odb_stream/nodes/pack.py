@@ -66,7 +66,7 @@ class Pack(GroupPlanner[PreparedSample]):
         """Set the window of a round and return how many groups to plan in it."""
         self._drops.flush()
         begin, self._begin = self._begin, None
-        if begin is not None:  # only now: reading may fail, and in a round every rank hears of a failure
+        if begin is not None:  # only now: reading may fail, and in a round every rank is told of a failure
             held = [(self._keep(sample), size_of(sample)) for sample in self._reread(begin.held)]
             self.planner.restore(held, list(begin.waits), source_ended=begin.source_ended)
         return super().begin_round(number)

@@ -1,4 +1,4 @@
-"""Prepare: chunks of records go through the worker pool and come back, in order, as samples of known cost."""
+"""PrepareRecords: sends chunks of records to the workers and yields samples of known cost in reading order."""
 
 from collections import deque
 from collections.abc import Iterator

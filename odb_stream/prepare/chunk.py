@@ -1,4 +1,4 @@
-"""The results of a chunk of records in a few flat arrays: what workers send back."""
+"""PreparedChunk: what a worker sends back for a chunk of records, in a few flat arrays."""
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence

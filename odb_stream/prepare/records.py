@@ -60,14 +60,17 @@ class Prepare:
                 break
         return PreparedChunk.pack(results, records, None if self.clock is None else self.clock.take())
 
-    def decode(self, source: int, images: Sequence[PreparedImage]) -> Decoded:
-        """The decoded images of one sample of a source, or a Drop if one proves broken."""
+    def decode(self, source: int, images: Sequence[PreparedImage], where: str = "a sample") -> Decoded:
+        """The decoded images of one sample of a source, or a Drop if one proves broken; ``where`` is for messages."""
         try:
             return decode_images(self.sources[source].stages, images)
         except OdbStreamError:
             raise
         except Exception as error:  # a user's transform may raise anything
-            raise StageError(f"an image transform raised {type(error).__name__}: {error}, on decoding") from error
+            raise StageError(
+                f"an image transform raised {type(error).__name__}: {error}, when the images of {where} were decoded: "
+                "its apply() must handle every image for which plan() returned a size."
+            ) from error
 
     def _record(self, record: Record) -> PreparedSample | Drop:
         if record.damage is not None:
@@ -135,6 +138,7 @@ def stage_name(stage: object) -> str:
 def finish(sample: Sample) -> PreparedSample | Drop:
     """Turn a sample's ``input_ids`` and ``labels`` (default: a copy of the ids) into a PreparedSample.
 
+    Returns a Drop for ``empty`` (no tokens) and ``nothing_supervised`` (no label after the first token).
     Raises StageError if a field is missing or is not a row of int32-sized integers, if the two differ in length, and if
     the tokens of an image were not counted or are not all there.
     """

@@ -51,7 +51,10 @@ class Gloo:
 
     def __init__(self, world: World, *, timeout: float, interval: float = 1.0) -> None:
         if timeout <= 0 or interval <= 0:
-            raise ConfigError(f"timeout is {timeout} s and interval {interval} s, but both must be positive")
+            raise ConfigError(
+                f"timeout is {timeout} s and interval {interval} s, but both must be positive (the loader's defaults "
+                "are 600 and 1)"
+            )
         self.rank = world.rank
         self.size = self.processes = world.size
         self._timeout = timeout

@@ -102,7 +102,8 @@ def _store_of(world: World) -> Any:
     rank, size = dist.get_rank(world.group), dist.get_world_size(world.group)
     if (rank, size) != (world.rank, world.size):
         raise ConfigError(
-            f"World says rank {world.rank} of {world.size}, but its process group says rank {rank} of {size}"
+            f"World says rank {world.rank} of {world.size}, but its process group says rank {rank} of {size}: "
+            "pass the rank and size of that group, or no group"
         )
     group: Any = world.group or dist.group.WORLD
     if not hasattr(group, "get_group_store"):

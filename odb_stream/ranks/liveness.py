@@ -27,7 +27,7 @@ INVITATION_KEY = "liveness"
 WORD_BYTES = 16
 HELLO_BYTES = WORD_BYTES + 4
 TAKEN = b"!"
-"""Sent by a caller that keeps the connection: it calls several addresses, and dropping the other calls is no death."""
+"""Sent by a caller that keeps the connection: it calls several addresses, and drops the other calls without dying."""
 KEEP_ALIVE_SECONDS = 60  # so that a firewall does not forget an idle connection
 ASK_ADDRESS = 0x8915  # SIOCGIFADDR of Linux: the address of an interface
 CONNECT_SECONDS = 10.0

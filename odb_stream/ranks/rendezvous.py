@@ -51,7 +51,7 @@ class Rendezvous:
         self._gone: dict[int, PeerEvent] = {}
 
     def meet_all(self) -> PeerEvent | None:
-        """Meet all ranks before a gather; None if all go on, else the event that called the point off."""
+        """Meet all ranks before a gather; None if it takes place, else the event that prevents it."""
         point = _gather_point(self._gathers)
         refusal = self._meet([point], len(self._everyone))[point]
         if refusal is None:

@@ -90,7 +90,7 @@ def check_shard(address: str, options: Storage = DEFAULT) -> ShardReport:
     check = _Check(address, options)
     try:
         size = storage.size(address, options)
-        # The index of what is there now is made in the same pass, to compare the shard's own index with.
+        # The same pass builds an index of the current content, to compare with the shard's own index.
         found = index_of(check, size)
     except ShardError as error:
         return ShardReport(check.name, check.samples, check.members, 0, "missing", (*check.problems, str(error)))

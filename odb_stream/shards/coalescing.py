@@ -1,4 +1,4 @@
-"""Near samples of one shard share a request: a gap that is cheaper to read over than to skip is read over."""
+"""Merges requests for nearby samples of a shard where reading the gap is cheaper than skipping it."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar

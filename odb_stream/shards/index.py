@@ -123,7 +123,7 @@ def read_count(address: str, options: Storage = DEFAULT, *, may_be_cut: bool = F
 
 
 def read_counts(shards: Sequence[str], options: Storage = DEFAULT, *, may_be_cut: bool = False) -> list[int | None]:
-    """The same for many shards, with concurrent requests to a store."""
+    """The number of samples of each shard, None without an index, with concurrent requests to a store."""
     return storage.for_each(functools.partial(read_count, options=options, may_be_cut=may_be_cut), shards)
 
 

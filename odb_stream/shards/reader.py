@@ -138,7 +138,7 @@ def read_shard(
         for item in lose_split_samples(items) if skip_damaged else items:
             empty = False
             yield item
-    # A reading that begins after the last sample finds none, and that is no fault.
+    # A reading that begins after the last sample finds none, which is correct.
     if empty and not number:
         yield LostSample(TarSample("", {}, 0, 0, 0), on_fault(EMPTY))
 

@@ -1,4 +1,4 @@
-"""Samples that were read before, read again: many at once, and each as if it were the only one."""
+"""Reads samples again by their references: many at once, each as if it were the only one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -26,7 +26,7 @@ def refetch(
     """The samples at these starts of each shard, by address and byte offset; starts ascend and are distinct.
 
     ``index_of`` gives a shard's index, if it has one. Raises ShardError, with the place, where no sample starts, and
-    for a sample that is damaged: it was whole when it was read first, so its loss is no drop.
+    for a sample that is damaged: it was intact when it was first read, so losing it is an error and not a drop.
     """
     indexes = storage.concurrently(index_of, list(starts), most=MOST_STREAMS)
     streams: list[tuple[str, Items]] = []

@@ -82,7 +82,10 @@ class FromDataset:
         rows = rows_of_source(rows, source)
         for row in rows:
             if row.shard or row.stop > length:
-                raise StateError(f"{row} is not among the {length} items of {name}: give the same dataset")
+                raise StateError(
+                    f"{row} is not among the {length} items of {name}: give FromDataset the dataset that the state was "
+                    "saved with"
+                )
         items, epochs = [items_in(())], [items_in(())]
         for epoch, group in groupby(rows, key=lambda row: row.epoch):
             left = items_in(tuple(group))
@@ -152,7 +155,8 @@ class DatasetReading:
         for ref, _ in held:
             if not 0 <= ref.index < self.length:
                 raise ShardError(
-                    f"{self.name} has {self.length} items, so none of index {ref.index}; give the same dataset"
+                    f"{self.name} has {self.length} items, so none of index {ref.index}; give FromDataset "
+                    "the dataset that the state was saved with"
                 )
         return [Record(ref, str(ref.index), self.name, epoch=epoch) for ref, epoch in held]
 
@@ -160,7 +164,8 @@ class DatasetReading:
         place = in_one_source(position, self.name)
         if place.segment or place.index > self.samples:
             raise StateError(
-                f"position {tuple(place)} lies beyond the {self.samples} samples of this rank in {self.name}"
+                f"position {tuple(place)} lies beyond the {self.samples} samples of this rank in {self.name}: give "
+                "FromDataset the dataset that the state was saved with"
             )
         return place.index
 

@@ -93,7 +93,8 @@ class ShardReading:
         position = in_one_source(start, "shards")
         if position.segment and position.segment >= len(self.plan):
             raise StateError(
-                f"position {tuple(position)} lies beyond the {len(self.plan)} segments of this rank's plan"
+                f"position {tuple(position)} lies beyond the {len(self.plan)} segments of this rank's plan: "
+                "give Shards the same shards with the same indexes"
             )
         return position
 
@@ -148,7 +149,8 @@ class ShardReading:
         """The order of a block, without the ``skip`` records of it that were read."""
         if skip > length:
             name = storage.log_name(segment.address)
-            raise StateError(f"{name}: a position {skip} records into a block of {length}: the shard changed")
+            raise StateError(f"{name}: position {skip} in a block of {length} records: the shard or "
+                "its index has changed since the state was saved; restore it, or start an epoch without the state")
         if not self.shuffle:
             return list(range(skip, length))
         purpose = of_source(BLOCK_ORDER, segment.source)

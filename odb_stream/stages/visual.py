@@ -162,7 +162,7 @@ class ExpandVisualTokens:
                 f"tokens, but {len(images)} images: the chat template must write one for each image part, and plain "
                 "text must not spell it"
             )
-        # Some templates render images in answers: what stands for an image is input, never a target.
+        # Some templates render images in answers: image tokens are input, never a target.
         labels[places] = IGNORED_LABEL
         repeats = np.ones(len(ids), dtype=np.intp)
         repeats[places] = [image.features for image in images]

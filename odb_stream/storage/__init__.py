@@ -227,7 +227,7 @@ def exists(address: str, options: Storage = DEFAULT) -> bool:
 
 
 def find(folder: str, pattern: str, options: Storage = DEFAULT) -> list[str]:
-    """The addresses of the files in a folder whose names match a glob, sorted; the folder's own name is no glob."""
+    """The addresses of the files in a folder that match a glob, sorted; in the folder's name a ``*`` is literal."""
     with _readable(folder, options) as (access, path):
         prefix = folder[: len(folder) - len(path)] if path else f"{folder.rstrip('/')}/"
         matches = access.match(f"{glob.escape(path)}/{pattern}" if path else pattern)

@@ -20,7 +20,7 @@ from odb_stream.errors import ConfigError, OdbStreamError, WorkerError
 from odb_stream.prepare.chunk import PreparedChunk
 from odb_stream.prepare.decoding import Decoded
 from odb_stream.prepare.records import Prepare
-from odb_stream.sample import PreparedImage, Record
+from odb_stream.sample import PreparedSample, Record
 from odb_stream.workers.process import PROTOCOL, DecodeTask, Done, FromWorker, PrepareTask, Ready, Task, Unfit, serve
 from odb_stream.workers.spawnable import pickle_for_workers
 
@@ -65,11 +65,11 @@ class WorkerPool:
         future.set_result(self._prepare.chunk(records))
         return future
 
-    def submit_decode(self, source: int, images: tuple[PreparedImage, ...]) -> "Future[Decoded | OdbStreamError]":
-        """Have the images of one sample of a source decoded; otherwise as :meth:`submit`."""
-        task = DecodeTask(source, images)
+    def submit_decode(self, sample: PreparedSample) -> "Future[Decoded | OdbStreamError]":
+        """Have the images of one sample decoded; otherwise as :meth:`submit`."""
+        task = DecodeTask(sample.ref.source, sample.images, sample.where)
         if self._processes is not None:
-            return self._processes.submit(task, f"decoding {len(images)} images of one sample")
+            return self._processes.submit(task, f"decoding {len(sample.images)} images of {sample.where}")
         self._require_open()
         future: Future[Decoded | OdbStreamError] = Future()
         future.set_result(task.run(self._prepare))

@@ -74,11 +74,12 @@ class DecodeTask:
 
     source: int
     images: tuple[PreparedImage, ...]
+    where: str
 
     def run(self, prepare: Prepare) -> Decoded | OdbStreamError:
         """The decoded images, a drop, or the error of a transform, in a form that can be sent."""
         try:
-            return prepare.decode(self.source, self.images)
+            return prepare.decode(self.source, self.images, self.where)
         except OdbStreamError as error:
             return portable(error)
 

@@ -6,12 +6,13 @@ from itertools import combinations, pairwise
 from random import Random
 
 import numpy as np
+import pytest
 from alignment_support import Job, costs, footprints, run, seeded_stream, sound_jobs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odb_stream.batching.cost import BYTES, IMAGES, Counts, Footprint, Size
-from odb_stream.batching.deal import IDLE, burst_ends, deal_round, halve, split_candidates, split_groups
+from odb_stream.batching.deal import IDLE, burst_ends, deal_round, halve, split_candidates, split_groups, steps_of_round
 
 
 @given(sound_jobs())
@@ -33,6 +34,27 @@ def test_a_step_holds_groups_of_like_cost(job: Job) -> None:
                 assert max(lower) <= min(higher)
             else:
                 assert all(low <= high for low, high in zip(lower, higher, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("exhausted", "rebalance", "steps"),
+    [
+        ("...", True, 2),  # all have data: as many as the rank with the fewest groups, the others keep their surplus
+        ("...", False, 2),
+        ("..x", True, 3),  # the drain: 9 groups fill 3 steps of 3 ranks
+        (".x.", False, 3),  # the rank without data idles and does not count
+        ("xxx", True, 3),  # the last round: every group leaves
+        ("xxx", False, 4),
+    ],
+)
+def test_the_number_of_steps_of_a_round(exhausted: str, rebalance: bool, steps: int) -> None:
+    """Fails with: any other of min, max and the mean in a case."""
+    assert steps_of_round([4, 2, 3], [rank == "x" for rank in exhausted], rebalance=rebalance) == steps
+
+
+def test_the_last_round_leaves_no_group() -> None:
+    assert steps_of_round([4, 2, 1], [True] * 3, rebalance=True) == 3
+    assert steps_of_round([4, 2, 1], [False, True, True], rebalance=True) == 2
 
 
 tables = st.lists(st.lists(st.integers(1, 9), max_size=6), min_size=1, max_size=6).filter(any)

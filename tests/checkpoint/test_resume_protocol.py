@@ -55,7 +55,7 @@ def test_every_step_of_an_uneven_job_is_a_place_to_go_on(images: bool, rebalance
 
 
 def test_a_borrower_that_emits_a_smaller_sample_of_its_own_needs_the_loan_no_more() -> None:
-    """Rank 1 idles first, as its sample breaks, and borrows. The lender still lists the loan after rank 1 dropped it."""
+    """Rank 1 idles first, as its sample breaks, and borrows. The lender still lists the loan."""
     image, text = Size(3, 0, 1, 9, 1), Size(2)
     job = Job(((Size(5),) * 6, (image, *[text] * 5)), window=1, lookahead=1, broken=frozenset({(1, 0)}))
     whole = run(job)

@@ -66,14 +66,24 @@ def test_step_infos_agree_with_the_batches_and_the_report_adds_up():
 
 
 def test_the_seed_and_nothing_else_decides_the_batches():
-    def run(**settings):
-        with loader(Ready(200), jitter, **settings) as stream:
+    def run(*stages, **settings):
+        with loader(Ready(200), *stages, **settings) as stream:
             return epoch(stream) + epoch(stream)
 
-    reference = run(seed=5)
-    assert run(seed=5) == reference
-    assert run(seed=6) != reference
-    assert run(seed=5, max_bytes=1) == reference
+    def orders(**settings):
+        """Of two epochs: of the same samples, so that nothing but the order can differ."""
+        order = indices(run(**settings))
+        return order[:200], order[200:]
+
+    # The order of reading and that of steps; without shuffling the order of steps only.
+    for shuffle in (True, False):
+        drawn = [*orders(seed=5, shuffle=shuffle), *orders(seed=6, shuffle=shuffle)]
+        assert len(set(map(tuple, drawn))) == 4
+
+    reference = run(jitter, seed=5)
+    assert run(jitter, seed=5) == reference
+    assert run(jitter, seed=6) != reference
+    assert run(jitter, seed=5, max_bytes=1) == reference
 
 
 @pytest.mark.slow

@@ -225,7 +225,7 @@ def test_data_of_each_rank_stay_there() -> None:
 
 def test_positions_of_something_else_are_refused(tmp_path: Path) -> None:
     for source, words in (
-        (open_shards(tmp_path, [6, 6]), "beyond the 2 segments|8 records into a block of 4"),
+        (open_shards(tmp_path, [6, 6]), "beyond the 2 segments|position 8 in a block of 4"),
         (FromDataset([{}] * 6), "beyond the 6 samples"),
     ):
         reading = source.reading(World(), seed=0, epoch=0)

@@ -170,7 +170,7 @@ def test_positions_and_references_of_other_shards_are_refused(tmp_path: Path) ->
     (reading,) = open_all(Shards(write_counts(tmp_path, [3, 3], indexed=False)), 1)
     with pytest.raises(StateError, match="beyond the 2 segments"):
         list(reading.records(Position(2, 0, 0, 1)))
-    with pytest.raises(StateError, match="4 records into a block of 3"):
+    with pytest.raises(StateError, match="position 4 in a block of 3"):
         list(reading.records(Position(1, 0, 0, 4)))
     with pytest.raises(ShardError, match="no shard 7"):
         reading.fetch_all([(SampleRef(0, 7, 0, 0), 0)])

@@ -99,7 +99,7 @@ def _peel(groups: list[LengthGroup], target: int) -> None:
 
 
 def _cut(lengths: list[int], footprint: Footprint) -> list[LengthGroup]:
-    """Cut a sequence into groups, each as long as the budget allows; a sample over the budget stands alone."""
+    """Cut a sequence into groups, each as long as the budget allows; a sample over the budget is a group of its own."""
     groups: list[LengthGroup] = []
     longest = total = 0
     for length in lengths:

@@ -112,7 +112,7 @@ def _checked(name: object, entry: object, mode: Mode) -> tuple[SourceWithStages,
     elif isinstance(weight, bool) or not isinstance(weight, int | float):
         raise ConfigError(f"{field} must be a number, not {weight!r}")
     elif not (math.isfinite(weight) and weight > 0):
-        raise ConfigError(f"{field} is {weight}, but must be finite and above 0; to leave the source out, take it away")
+        raise ConfigError(f"{field} is {weight}, but must be finite and above 0; remove the source to leave it out")
     return pipeline, weight
 
 

@@ -128,6 +128,26 @@ def test_a_broken_image_leaves_after_planning_and_is_counted():
     assert report["emitted"] == 40 - len(broken)
 
 
+class RaisesOnPixels(stages.ImageTransform):
+    """Plans every image, and cannot change the pixels of one."""
+
+    def plan(self, size, draws):
+        return (), size
+
+    def apply(self, image, parameters):
+        raise RuntimeError("no pixels today")
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_transform_that_raises_while_decoding_names_the_sample(workers):
+    recipe = pipeline(Chats(6, least=1), RaisesOnPixels(), shuffle=False)
+    with (
+        odb.Loader(recipe, budget=odb.Budget(tokens=400), window=8, workers=workers) as loader,
+        pytest.raises(odb.StageError, match=r"no pixels today.*Chats.*\(sample [0-5]\).*apply\(\)"),
+    ):
+        list(loader)
+
+
 def test_patches_are_a_budget_too():
     for layout in ("packed", "padded"):
         budget = odb.Budget(tokens=2000, patches=120)
