@@ -34,7 +34,6 @@ from odb_stream.batching.totals import RankReport
 from odb_stream.config import Budget
 
 FOOTPRINT = Footprint("padded", Budget(16_384))
-SAMPLES = 40_000
 ROUND = 3
 """The column of a header that holds the round's number."""
 
@@ -108,10 +107,10 @@ class RecordedProgram(Program[int]):
             self.answers.append(answer)
 
 
-def lengths() -> list[int]:
+def lengths(samples: int) -> list[int]:
     """Seeded lengths with a long tail, 16 to 16,384 tokens."""
     rng = np.random.Generator(np.random.PCG64(5))
-    return np.clip(rng.lognormal(6.9, 0.6, SAMPLES), 16, 16_384).astype(int).tolist()
+    return np.clip(rng.lognormal(6.9, 0.6, samples), 16, 16_384).astype(int).tolist()
 
 
 def drive(program: Program[int], answer: Callable[[Event], Any]) -> tuple[float, int]:
@@ -137,7 +136,7 @@ def replay(program: Program[int], answers: list[Any]) -> tuple[float, int]:
 
 def eight_ranks(repeats: int) -> dict[str, float]:
     """Rank 0 of 8, window 256, 32 groups per round; the ranks' shares differ, so the epoch ends with a drain."""
-    ranks = deal(lengths(), 8, [9, 9, 10, 10, 10, 10, 10, 10])
+    ranks = deal(lengths(40_000), 8, [9, 9, 10, 10, 10, 10, 10, 10])
     packers = [RecordingPacker(own, window=256, lookahead=32) for own in ranks]
     programs = [
         RecordedProgram(rank=rank, ranks=8, groups=packer, footprint=FOOTPRINT, seed=0, epoch=0)
@@ -235,13 +234,13 @@ def main() -> None:
     options = parser.parse_args()
     steady = [128] * 1024, [False] * 1024
     drain = [128] * 64 + [0] * 960, [False] * 64 + [True] * 960
-    result = {
+    found = {
         "ranks_8": eight_ranks(options.repeats),
         "ranks_1024_steady": many_ranks(*steady, options.rounds, options.repeats),
         "ranks_1024_drain": many_ranks(*drain, options.rounds, options.repeats),
         "waiting": waiting(options.samples),
     }
-    print(json.dumps(result))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

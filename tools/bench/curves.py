@@ -12,7 +12,6 @@ import argparse
 import re
 import statistics
 import tempfile
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -74,14 +73,6 @@ def read_before_the_first_batch(lengths: list[int], footprint: Footprint, *, win
     return len(packer.planner.window) + sum(len(group.samples) for group in groups if group is not None)
 
 
-def curve(axis: str, samples_a_rank: int) -> Iterator[Point]:
-    """All points of one setting."""
-    for name in WORKLOADS:
-        for layout in LAYOUTS:
-            for value in RANGES[axis]:
-                yield point(axis, value, name, layout, samples_a_rank)
-
-
 def speeds(samples: int, rounds: int) -> dict[str, Any]:
     """Samples a second by number of workers, in alternating rounds; ratios to one worker within each round."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
@@ -91,25 +82,21 @@ def speeds(samples: int, rounds: int) -> dict[str, Any]:
             loader = odb.Loader(pipeline_of(f"{name}/*.tar"), budget=odb.Budget(tokens=BUDGET), workers=number)
             epochs[number] = again(stack.enter_context(loader))
         found = rates(epochs, samples, rounds)
-    return {
-        "samples": samples,
-        "rounds": rounds,
-        "points": [
-            {
-                "value": number,
-                "samples_per_second": round(statistics.median(own)),
-                "ratio": round(median_ratio(own, found[1]), 3),
-            }
-            for number, own in found.items()
-        ],
-    }
+    points = []
+    for number, own in found.items():
+        rate, ratio = round(statistics.median(own)), round(median_ratio(own, found[1]), 3)
+        points.append({"value": number, "samples_per_second": rate, "ratio": ratio})
+    return {"samples": samples, "rounds": rounds, "points": points}
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """All curves. The guide and its pictures are rewritten too, unless the figures go to another folder."""
     figures: dict[str, Any] = {"stand": STAND, "samples_a_rank": options.samples_a_rank}
     for axis in RANGES:
-        figures[axis] = list(curve(axis, options.samples_a_rank))
+        figures[axis] = [
+            point(axis, value, name, layout, options.samples_a_rank)
+            for name in WORKLOADS for layout in LAYOUTS for value in RANGES[axis]
+        ]  # fmt: skip
         print(f"{axis}: {len(figures[axis])} points", flush=True)
     figures["workers"] = speeds(options.samples, options.rounds)
     print(f"workers: {figures['workers']['points']}", flush=True)
@@ -142,7 +129,7 @@ def axis_table(axis: str, figures: dict[str, Any]) -> str:
             [[one["value"], one["ratio"]] for one in figures["workers"]["points"]],
         )
     by_place = {(one["workload"], one["layout"], one["value"]): one for one in figures[axis]}
-    columns = [*CRITICAL, *COLUMNS[axis]]
+    columns = [*CRITICAL, *COLUMNS.get(axis, [])]
     rows = [
         [value, *(of(by_place[name, layout, value]) for _, name, layout, of in columns)]
         for value in dict.fromkeys(one["value"] for one in figures[axis])
@@ -171,8 +158,6 @@ COLUMNS: dict[str, list[tuple[str, str, str, Any]]] = {
         ("over the budget, mixed", "mixed", "padded", _share("left_out")),
         ("steps (chat, packed)", "chat", "packed", lambda one: one["steps"]),
     ],
-    "lookahead": [],
-    "ranks": [],
 }
 
 

@@ -111,21 +111,17 @@ def main() -> None:
             sys.stderr = screen
     medians = {on: statistics.median(made) for on, made in steps.items()}
     share = inside / whole
-    print(
-        json.dumps(
-            {
-                "milliseconds of a step": round(1e3 * medians[False], 3),
-                "share of time inside update()": round(share, 5),
-                "longer step outside update(), medians": round(medians[True] / medians[False] - 1, 5),
-                "overhead": round((medians[True] / medians[False]) / (1 - share) - 1, 5),
-                "microseconds of an update between looks": round(idle, 3),
-                "steps": {"with": len(steps[True]), "without": len(steps[False])},
-                "looks": len(calls),
-                "bytes drawn": sum(drawn),
-            },
-            indent=1,
-        )
-    )
+    figures = {
+        "milliseconds of a step": round(1e3 * medians[False], 3),
+        "share of time inside update()": round(share, 5),
+        "longer step outside update(), medians": round(medians[True] / medians[False] - 1, 5),
+        "overhead": round((medians[True] / medians[False]) / (1 - share) - 1, 5),
+        "microseconds of an update between looks": round(idle, 3),
+        "steps": {"with": len(steps[True]), "without": len(steps[False])},
+        "looks": len(calls),
+        "bytes drawn": sum(drawn),
+    }
+    print(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

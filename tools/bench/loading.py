@@ -58,23 +58,13 @@ class Chats:
         return len(self.contents)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.of(f"{index:06d}", self.contents[index])
+        return self.of_sample({"__key__": f"{index:06d}", "json": self.contents[index]})
 
-    def of(self, key: str, content: bytes) -> dict[str, Any]:
-        """One chat, from its json to token ids and labels."""
-        made = self.prepare.record(Record(SampleRef(0, 0, 0, 0), key, "chats", {"json": content}))
+    def of_sample(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """One chat, from its json to token ids and labels; webdataset calls it with each sample of the tar."""
+        made = self.prepare.record(Record(SampleRef(0, 0, 0, 0), sample["__key__"], "chats", {"json": sample["json"]}))
         assert not isinstance(made, odb.Drop)
         return {"input_ids": made.input_ids, "labels": made.labels}
-
-
-class FromTar(Chats):
-    """The same for webdataset, which calls it with each sample of the tar."""
-
-    def __init__(self, shards: str) -> None:
-        super().__init__(shards, [])
-
-    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        return self.of(sample["__key__"], sample["json"])
 
 
 def write_chats(folder: Path, samples: int, *, words: tuple[int, int] = (10, 299), shards: int = 8) -> list[bytes]:
@@ -124,7 +114,7 @@ def from_tar(shards: list[str], workers: int) -> Epoch:
     """webdataset's own loader."""
     import webdataset
 
-    dataset = webdataset.WebDataset(shards, shardshuffle=8, seed=1).shuffle(1000).map(FromTar(shards[0]))
+    dataset = webdataset.WebDataset(shards, shardshuffle=8, seed=1).shuffle(1000).map(Chats(shards[0], []).of_sample)
     loader = webdataset.WebLoader(
         dataset.batched(BATCH, collation_fn=pad), batch_size=None, num_workers=workers, persistent_workers=True
     )

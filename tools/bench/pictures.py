@@ -41,6 +41,14 @@ LINES = {  # (workload, layout) -> colour, dash, marker: distinct without colour
     ("chat", "packed"): (PALETTE[0], ":", "o"),
     ("mixed", "packed"): (PALETTE[5], ":", "s"),
 }
+PANELS: dict[str, tuple[str, float, float, tuple[str, ...]]] = {  # figure -> title, lowest value, factor, layouts
+    "critical_ratio": ("critical ratio (1 is ideal)", 0.99, 1, ("padded", "packed")),
+    "padding_ratio": ("padding (% of tokens in batches)", 0, 100, ("padded",)),  # packed rows have none
+    "max_delay": ("longest wait of a sample (groups)", 0, 1, ("padded", "packed")),
+}
+SHOWN = {
+    "window": tuple(PANELS), "budget": ("critical_ratio", "padding_ratio"), "workers": ("ratio",),
+}  # fmt: skip
 XLABELS = {
     "window": "window (samples)", "budget": "budget (tokens)", "lookahead": "lookahead (groups)", "ranks": "ranks",
 }  # fmt: skip
@@ -79,20 +87,23 @@ def svg(name: str, drawn: Callable[[], Figure]) -> str:
 
 def draw_curve(axis: str, figures: dict[str, Any]) -> Figure:
     """The panels of one setting."""
-    panels = {"window": (critical, padding, delay), "budget": (critical, padding), "workers": (speed,)}
-    chosen = panels.get(axis, (critical,))
+    chosen = SHOWN.get(axis, ("critical_ratio",))
     figure = Figure(figsize=(1.0 + 3.1 * max(2, len(chosen)), 3.1), layout="constrained")
     points = figures[axis]["points"] if axis == "workers" else figures[axis]
     for axes, panel in zip(figure.subplots(1, len(chosen), squeeze=False)[0], chosen, strict=True):
-        panel(axes, points)
+        if panel == "ratio":
+            speed(axes, points)
+        else:
+            lines(axes, points, panel)
         axes.set_xlabel(XLABELS.get(axis, "workers"))
         axes.grid(linewidth=0.6)
         axes.tick_params(length=0)
     return figure
 
 
-def lines(axes: Axes, points: Points, key: str, *, factor: float = 1.0, layouts: Sequence[str]) -> None:
+def lines(axes: Axes, points: Points, key: str) -> None:
     """A line for each workload in these layouts, over powers of two."""
+    title, lowest, factor, layouts = PANELS[key]
     for (name, layout), (colour, dash, marker) in LINES.items():
         own = [one for one in points if (one["workload"], one["layout"]) == (name, layout)]
         if layout in layouts:
@@ -104,24 +115,7 @@ def lines(axes: Axes, points: Points, key: str, *, factor: float = 1.0, layouts:
     axes.set_xticks(places, [f"{place // 1024}k" if place >= 1024 else str(place) for place in places])
     axes.minorticks_off()
     axes.legend(fontsize=8)
-
-
-def critical(axes: Axes, points: Points) -> None:
-    """The time of synchronous steps over the ideal one."""
-    lines(axes, points, "critical_ratio", layouts=("padded", "packed"))
-    axes.set(title="critical ratio (1 is ideal)", ylim=(0.99, None))
-
-
-def padding(axes: Axes, points: Points) -> None:
-    """Padding of the padded layout; packed rows have none."""
-    lines(axes, points, "padding_ratio", factor=100, layouts=("padded",))
-    axes.set(title="padding (% of tokens in batches)", ylim=(0, None))
-
-
-def delay(axes: Axes, points: Points) -> None:
-    """How long the sample that waits longest does."""
-    lines(axes, points, "max_delay", layouts=("padded", "packed"))
-    axes.set(title="longest wait of a sample (groups)", ylim=(0, None))
+    axes.set(title=title, ylim=(lowest, None))  # after the lines: their heights give the upper end
 
 
 def speed(axes: Axes, points: Points) -> None:

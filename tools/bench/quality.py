@@ -9,6 +9,7 @@ is a function of the lengths, so the figures are the same on every machine.
 import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,28 +39,17 @@ class Policy:
     measured: str
 
 
-def ours(layout: str = "padded", policy: str = "anchored", window: int = 1024, lookahead: int = 128) -> Any:
+def ours(lengths: list[int], ranks: int, *, layout: Any = "padded", policy: Any = "anchored", **given: int) -> Figures:
     """A policy that ``simulate`` knows."""
-    footprint = Footprint(layout, Budget(BUDGET))  # type: ignore[arg-type]
-
-    def run(lengths: list[int], ranks: int) -> Figures:
-        return simulate(
-            deal(lengths, ranks), policy=policy, footprint=footprint, window=window, lookahead=lookahead,  # type: ignore[arg-type]
-            batch_size=FIXED,
-        )  # fmt: skip
-
-    return run
+    footprint = Footprint(layout, Budget(BUDGET))
+    return simulate(deal(lengths, ranks), policy=policy, footprint=footprint, batch_size=FIXED, **given)
 
 
-def lhotse(buffer: int) -> Callable[[list[int], int], Figures]:
+def lhotse(lengths: list[int], ranks: int, *, buffer: int) -> Figures:
     """lhotse's dynamic bucketing sampler with this buffer."""
+    schedule = lhotse_schedule(lengths, ranks, BUDGET, buffer)
     footprint = Footprint("padded", Budget(BUDGET))
-
-    def run(lengths: list[int], ranks: int) -> Figures:
-        schedule = lhotse_schedule(lengths, ranks, BUDGET, buffer)
-        return measure(schedule, footprint, policy="lhotse", ranks=ranks, window=buffer, dropped=0, max_delay=0)
-
-    return run
+    return measure(schedule, footprint, policy="lhotse", ranks=ranks, window=buffer, dropped=0, max_delay=0)
 
 
 @dataclass
@@ -110,16 +100,16 @@ ITS_SHARE, ALL, ALL_BEFORE = "its share", "all, on every rank", "all, before the
 
 def policies() -> Iterator[Policy]:
     """What is compared; lhotse only if it is installed."""
-    yield Policy(f"fixed {FIXED}", ours(policy="fixed"), ITS_SHARE)
-    yield Policy("gmt", ours(policy="gmt"), ALL_BEFORE)
-    yield Policy("bmt", ours(policy="bmt"), ALL_BEFORE)
-    yield Policy("paper-window 256", ours(policy="paper-window", window=256, lookahead=256), ITS_SHARE)
+    yield Policy(f"fixed {FIXED}", partial(ours, policy="fixed"), ITS_SHARE)
+    yield Policy("gmt", partial(ours, policy="gmt"), ALL_BEFORE)
+    yield Policy("bmt", partial(ours, policy="bmt"), ALL_BEFORE)
+    yield Policy("paper-window 256", partial(ours, policy="paper-window", window=256, lookahead=256), ITS_SHARE)
     if lhotse_missing() is None:
         for buffer in LHOTSE_BUFFERS:
-            yield Policy(f"lhotse {buffer:,}", lhotse(buffer), ALL)
-    yield Policy("anchored 256", ours(window=256, lookahead=32), ITS_SHARE)
-    yield Policy("anchored (default)", ours(), ITS_SHARE)
-    yield Policy("packed (default)", ours("packed"), ITS_SHARE)
+            yield Policy(f"lhotse {buffer:,}", partial(lhotse, buffer=buffer), ALL)
+    yield Policy("anchored 256", partial(ours, window=256, lookahead=32), ITS_SHARE)
+    yield Policy("anchored (default)", ours, ITS_SHARE)
+    yield Policy("packed (default)", partial(ours, layout="packed"), ITS_SHARE)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -160,12 +150,13 @@ def page(figures: dict[str, Any]) -> str:
     """The tables: critical ratios for each number of ranks, and the rest for 8 ranks."""
     rows = figures["rows"]
     names = list(dict.fromkeys(one["policy"] for one in rows))
-    order = list(dict.fromkeys(one["array"] for one in rows))
+    samples = {one["array"]: one["samples"] for one in rows}
+    order = list(samples)
     by_place = {(one["array"], one["ranks"], one["policy"]): one for one in rows}
     parts = [f"Critical ratio, a budget of {figures['budget']:,} tokens; 1 is ideal. {BOUND}"]
     for ranks in sorted({one["ranks"] for one in rows}):
         told = [
-            [f"{array} ({samples_of(rows, array):,})"]
+            [f"{array} ({samples[array]:,})"]
             + [(by_place.get((array, ranks, name)) or {}).get("critical_ratio") for name in names]
             for array in order
         ]
@@ -187,12 +178,6 @@ BOUND = (
     "`fixed`, `gmt`, `bmt`, `paper-window` and `lhotse` are padded. `gmt` and `bmt` know all lengths beforehand; "
     "`lhotse` holds the number of samples in its name on every rank, and its bound is soft: see the groups over it."
 )
-
-
-def samples_of(rows: list[dict[str, Any]], array: str) -> int:
-    """How many samples an array has."""
-    samples: int = next(one["samples"] for one in rows if one["array"] == array)
-    return samples
 
 
 def count_of(one: dict[str, Any] | None) -> str:

@@ -104,18 +104,15 @@ def main() -> None:
             for _ in range(options.repeats)
         ]
         fresh, resumed = (statistics.median(times) for times in zip(*pairs, strict=True))
-        print(
-            json.dumps(
-                {
-                    "first_batch_from_start_s": fresh,
-                    "first_batch_at_90_percent_s": resumed,
-                    "ratio": resumed / fresh,
-                    "median_of_paired_ratios": statistics.median(late / early for early, late in pairs),
-                    "state_step": state["step"],
-                    "state_characters": len(json.dumps(state)),
-                }
-            )
-        )
+        figures = {
+            "first_batch_from_start_s": fresh,
+            "first_batch_at_90_percent_s": resumed,
+            "ratio": resumed / fresh,
+            "median_of_paired_ratios": statistics.median(late / early for early, late in pairs),
+            "state_step": state["step"],
+            "state_characters": len(json.dumps(state)),
+        }
+        print(json.dumps(figures))
 
 
 if __name__ == "__main__":

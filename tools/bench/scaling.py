@@ -16,13 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from alignment import eight_ranks, many_ranks
+from alignment import FOOTPRINT, eight_ranks, lengths, many_ranks
 from results import table
 
-from odb_stream.batching.cost import Footprint
 from odb_stream.batching.simulate.figures import LengthPacker
-from odb_stream.config import Budget
 
 HELD = 128
 """Groups that a rank plans in a steady round: the default lookahead."""
@@ -38,9 +35,7 @@ def agreement(ranks: int) -> dict[str, Any]:
 
 def planning(samples: int) -> float:
     """Microseconds of CPU time per sample, from its length to its group, at the default window."""
-    draw = np.random.Generator(np.random.PCG64(5))
-    lengths = np.clip(draw.lognormal(6.9, 0.6, samples), 16, 16_384).astype(int).tolist()
-    packer = LengthPacker(lengths, Footprint("padded", Budget(16_384)), window=1024, lookahead=HELD)
+    packer = LengthPacker(lengths(samples), FOOTPRINT, window=1024, lookahead=HELD)
     number = 0
     started = time.process_time()
     while not packer.exhausted:
@@ -83,15 +78,10 @@ def memory(samples: int) -> dict[str, Any]:
     return {"samples": samples, "mib_after_9000": early, "mib_at_the_end": late}
 
 
-def powers_of_ten(most: int) -> list[int]:
-    """10,000 and so on, up to ``most``."""
-    return [10**power for power in range(4, 10) if 10**power <= most]
-
-
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """All three parts."""
     ranks = [number for number in (8, 64, 512, 1024, 4096) if number <= options.most_ranks]
-    sizes = powers_of_ten(options.most_samples)
+    sizes = [10**power for power in range(4, 10) if 10**power <= options.most_samples]
     found: dict[str, Any] = {"epoch_of_8_ranks": eight_ranks(5), "agreement": [], "sample": [], "memory": []}
     for number in ranks:
         found["agreement"].append(agreement(number))
