@@ -44,7 +44,8 @@ def main(page: Path) -> None:
     """Write the page."""
     parts = [part for name, names in PARTS.items() for part in module(name, names)]
     parts += ["## The command line", *commands()]
-    contents = [f"{'  ' * (len(level) - 2)}- [{words}](#{anchor(words)})" for level, words in headings(parts)]
+    headings = [found.groups() for part in parts if (found := re.fullmatch(r"(##|###) (.+)", part))]
+    contents = [f"{'  ' * (len(level) - 2)}- [{words}](#{anchor(words)})" for level, words in headings]
     intro = (
         "# Reference\n\nEvery public name with its arguments, results and errors, then every command with its options. "
         "It is written from the\ndocstrings by `make reference`: change those, not this page."
@@ -52,29 +53,18 @@ def main(page: Path) -> None:
     page.write_text("\n\n".join([intro, "\n".join(contents), *parts]) + "\n", encoding="utf-8")
 
 
-def headings(parts: list[str]) -> Iterator[tuple[str, str]]:
-    """The headings of the second and third level: the marks and the words."""
-    for part in parts:
-        if found := re.fullmatch(r"(##|###) (.+)", part):
-            yield found[1], found[2]
-
-
 def anchor(heading: str) -> str:
     """What GitHub makes of a heading as the target of a link."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Modules
 
 
 PACKAGE = griffe.load(
-    "odb_stream",
-    search_paths=[ROOT],
-    allow_inspection=False,
-    docstring_parser="google",
-    docstring_options={"warnings": False},
-)
+    "odb_stream", search_paths=[ROOT], allow_inspection=False,
+    docstring_parser="google", docstring_options={"warnings": False},
+)  # fmt: skip
 
 
 def module(name: str, names: tuple[str, ...]) -> Iterator[str]:
@@ -83,17 +73,16 @@ def module(name: str, names: tuple[str, ...]) -> Iterator[str]:
     yield f"## `{name}`"
     yield from described(found)
     # Without any given or in ``__all__``, those that the module defines itself, in the order of its source.
-    defined = (name for name, member in found.members.items() if not name.startswith("_") and is_own(member))
+    defined = (
+        name for name, member in found.members.items()
+        if not name.startswith("_") and not member.is_alias and (member.is_class or member.is_function)
+    )  # fmt: skip
     for public in names or tuple(map(str, found.exports or ())) or defined:
         member = found[public]
         member = member.final_target if member.is_alias else member
         if not member.is_module:
             yield f"### `{name}.{public}`"
             yield from (class_text if member.is_class else function_text)(member)
-
-
-def is_own(member: Any) -> bool:
-    return not member.is_alias and (member.is_class or member.is_function)
 
 
 def function_text(function: Any) -> Iterator[str]:
@@ -118,15 +107,18 @@ def class_text(cls: Any) -> Iterator[str]:
     if new := [field for field in fields if field.docstring and field.name not in explained]:
         yield "Fields:"
         yield "\n".join(item(f"`{field.name}`", prose(field.docstring.value)) for field in new)
-    if properties := [member for _, member in shown_members(cls) if "property" in member.labels]:
+    # The public members with a docstring, in the order of the source.
+    shown = [
+        member for name, member in cls.members.items()
+        if (not name.startswith("_") or name in SPECIAL_METHODS) and not member.is_alias and member.docstring
+    ]  # fmt: skip
+    if properties := [member for member in shown if "property" in member.labels]:
         yield "Properties:"
-        yield "\n".join(
-            item(f"`{member.name}` (`{typed(member.annotation)}`)", prose(member.docstring.value))
-            for member in properties
-        )
-    for name, member in shown_members(cls):
+        types = {member.name: f"`{member.name}` (`{typed(member.annotation)}`)" for member in properties}
+        yield "\n".join(item(types[member.name], prose(member.docstring.value)) for member in properties)
+    for member in shown:
         if member.is_function:
-            yield f"#### `{cls.name}.{name}`"
+            yield f"#### `{cls.name}.{member.name}`"
             yield from function_text(member)
 
 
@@ -135,14 +127,6 @@ def is_field(member: Any) -> bool:
     return named and member.annotation is not None
 
 
-def shown_members(cls: Any) -> Iterator[tuple[str, Any]]:
-    """The public members with a docstring, in the order of the source."""
-    for name, member in cls.members.items():
-        if (not name.startswith("_") or name in SPECIAL_METHODS) and not member.is_alias and member.docstring:
-            yield name, member
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Signatures
 
 
@@ -191,7 +175,6 @@ def found_at(path: str) -> Any:
     return found.final_target if found is not None and found.is_alias else found
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Docstrings
 
 
@@ -235,7 +218,6 @@ def code(text: str) -> str:
     return f"```text\n{text}\n```"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Commands
 
 
@@ -251,11 +233,9 @@ def commands() -> Iterator[str]:
         yield code(" ".join([*usage, "[OPTIONS]"]))
         yield prose(command.help)
         annotations = inspect.signature(command.callback).parameters
-        rows = ["| | default | |", "|---|---|---|"]
-        for given in [*arguments, *options]:
-            if given.name != "help":
-                rows.append(row(given, annotations[given.name].annotation))
-        yield "\n".join(rows)
+        shown = [given for given in [*arguments, *options] if given.name != "help"]
+        rows = [row(given, annotations[given.name].annotation) for given in shown]
+        yield "\n".join(["| | default | |", "|---|---|---|", *rows])
         if command.epilog:
             words, _, example = command.epilog.partition(": ")
             yield f"{words}:\n\n{code(example)}"

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from vision_chats import Chats
+from vision_chats import Chats, pipeline
 from vision_support import processor
 
 import odb_stream as odb
@@ -28,16 +28,11 @@ def test_the_worked_example_of_another_family_runs(layout):
     exec(program, names)
     tiles = names["Tiles"]()
     model = processor("qwen3_vl")
-    pipeline = odb.Pipeline(
-        odb.FromDataset(Chats(12)),
-        stages.MeasureImages(),
-        stages.ChatTemplate(model),
-        stages.Tokenize(model),
-        stages.ExpandVisualTokens(model, family=tiles),
-    )
+    usual = pipeline(Chats(12))
+    tiled = odb.Pipeline(usual.source, *usual.stages[:-1], stages.ExpandVisualTokens(model, family=tiles))
     image_id = model.tokenizer.convert_tokens_to_ids(tiles.image_token)
     rows = 0
-    with odb.Loader(pipeline, budget=odb.Budget(tokens=900), layout=layout) as loader:
+    with odb.Loader(tiled, budget=odb.Budget(tokens=900), layout=layout) as loader:
         for batch in loader:
             assert "mm_token_type_ids" not in batch
             assert layout == "padded" or batch["position_ids"].ndim == 2
@@ -69,17 +64,9 @@ def test_the_stages_are_the_packages():
 
 
 def test_the_rows_of_the_table_are_what_a_batch_holds():
-    model = processor("qwen3_vl")
-    pipeline = odb.Pipeline(
-        odb.FromDataset(Chats(6, least=1)),
-        stages.MeasureImages(),
-        stages.ChatTemplate(model),
-        stages.Tokenize(model),
-        stages.ExpandVisualTokens(model),
-    )
     beyond_text = set()
     for layout in ("padded", "packed"):
-        with odb.Loader(pipeline, budget=odb.Budget(tokens=4_000), layout=layout) as loader:
+        with odb.Loader(pipeline(Chats(6, least=1)), budget=odb.Budget(tokens=4_000), layout=layout) as loader:
             for batch in loader:
                 beyond_text |= set(batch) - {"input_ids", "labels", "attention_mask", "use_cache", "odb_step"}
                 beyond_text -= {name for name in batch if name.startswith(("cu_seq_lens", "max_length"))}
