@@ -9,15 +9,14 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
-from accelerate_ranks import Scored, evaluate_and_save, train_epoch, unnamed
 from ranks_support import run_ranks, values
-from ranks_training import Watch, loss_of_all, model, numbers_of
+from ranks_training import RATE, Case, EpochRecord, Watch, loss_of_all, losses, model, numbers_of
 from torch.utils.data import DataLoader
-from trainer_cases import DEADLINE, alone, check_alone
+from trainer_cases import DEADLINE, Scored, alone, check_alone, check_ranks, name_ranks, scored_loss
 
 import odb_stream as odb
 from odb_stream.adapters import accelerate as adapter
-from odb_stream.adapters.torch import SampleSchedule
+from odb_stream.adapters.torch import SampleSchedule, evaluate
 
 
 def accelerator(steps: int = 1, **settings: Any) -> Accelerator:
@@ -32,6 +31,22 @@ def test_accelerate_itself_gives_a_loader_back_unchanged() -> None:
         assert accelerator().prepare(stream) is stream
 
 
+def train_epoch(accelerator: Accelerator, stream: odb.Loader, own: Any, watch: Watch) -> None:
+    """One epoch, as a user writes it; ``own`` is the model that accelerate wraps."""
+    optimizer: Any = torch.optim.SGD(own.parameters(), lr=RATE)
+    loader, wrapped, optimizer = adapter.prepare(accelerator, stream, own, optimizer)
+    assert loader is stream
+    for batch in loader:
+        step = odb.pop_step(batch)
+        with adapter.accumulate(accelerator, step, wrapped) as backward:
+            backward(losses(wrapped(batch["input_ids"]), batch["labels"], "mean"))
+            watch.step(step, batch)
+            if accelerator.sync_gradients:
+                watch.update(own)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 @pytest.mark.parametrize("steps", [1, 3])
 def test_gradients_are_those_of_the_whole_window_the_short_last_one_too(steps: int) -> None:
     """Fails when the division by the accumulation is left in, or windows are counted by accelerate."""
@@ -40,6 +55,23 @@ def test_gradients_are_those_of_the_whole_window_the_short_last_one_too(steps: i
         for _ in range(2):
             train_epoch(accelerator(steps), stream, own, watch)
     check_alone(watch, own, steps)
+
+
+def train(case: Case) -> EpochRecord:
+    name_ranks()
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=case.settings["grad_accum"])
+    own = model()
+    watch = Watch()
+    with case.loader() as stream:
+        train_epoch(accelerator, stream, own, watch)
+    return watch.compared(own)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_train_as_one_process(ranks: int) -> None:
+    """Fails when the loss is not scaled, the division by the accumulation is kept, or a short window is not stepped."""
+    check_ranks(train, ranks)
 
 
 def refused(message: str, stream: odb.Loader, *objects: Any, **settings: Any) -> None:
@@ -58,9 +90,15 @@ def test_what_does_not_go_with_a_loader_is_refused_by_name() -> None:
         refused("must be a Loader", DataLoader([1]), steps=2)  # type: ignore[arg-type]
 
 
+def prepare_unnamed() -> None:
+    """On ranks that accelerate does not see."""
+    with alone() as stream:
+        adapter.prepare(Accelerator(cpu=True), stream)
+
+
 def test_ranks_that_accelerate_does_not_see_are_refused() -> None:
     """On CPUs it starts torch.distributed, but trains each rank alone unless it is told ``cpu=True``."""
-    for outcome in run_ranks(unnamed, 2, deadline=DEADLINE):
+    for outcome in run_ranks(prepare_unnamed, 2, deadline=DEADLINE):
         assert outcome.error == "ConfigError"
         assert "built for 2 ranks, but accelerate runs 1" in outcome.text
 
@@ -127,10 +165,25 @@ def test_a_folder_without_the_loaders_state_is_refused(tmp_path: Path) -> None:
             accelerating.load_state(str(tmp_path))
 
 
+def evaluate_and_save(folder: str, steps: int) -> tuple[float, list[int]]:
+    """The loss over 41 samples, two of the ranks' steps in training, and the state after them in a folder."""
+    name_ranks()
+    accelerator = Accelerator(cpu=True)
+    with alone(41, shuffle=False, rebalance=False, budget=odb.Budget(1024)) as held_out:
+        scored = accelerator.prepare(Scored())
+        loss = evaluate(scored, held_out)
+    with alone() as stream:
+        adapter.prepare(accelerator, stream)
+        seen = [n for batch in islice(stream, steps) if odb.pop_step(batch).samples for n in numbers_of(batch)]
+        accelerator.save_state(folder)
+        return loss, seen
+
+
 def test_two_ranks_evaluate_as_one_and_one_goes_on_from_their_checkpoint(tmp_path: Path) -> None:
     """Fails when evaluation takes the mean of steps, or a state is loaded as that of another number of ranks."""
     outcomes = values(run_ranks(evaluate_and_save, 2, str(tmp_path), 3, deadline=DEADLINE))
-    assert [loss for loss, _ in outcomes] == pytest.approx([loss_of_all(Scored().model, range(41))] * 2, rel=1e-12)
+    expected = loss_of_all(Scored(), range(41), scored_loss)
+    assert [loss for loss, _ in outcomes] == pytest.approx([expected] * 2, rel=1e-12)
     with alone() as stream:
         adapter.prepare(accelerating := accelerator(), stream)
         accelerating.load_state(str(tmp_path))

@@ -2,12 +2,13 @@
 
 import itertools
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hf_support import Case, Watched, arguments, model
+from hf_support import HfCase, Watched, arguments, model
 from ranks_data import Numbered
 from ranks_support import run_ranks, values
 from ranks_training import RATE
@@ -17,13 +18,13 @@ import odb_stream as odb
 from odb_stream.adapters.huggingface.checkpoint import TRAINER_STATE, find
 from odb_stream.adapters.loader_states import state_name, write_state
 
-CASE = Case((130,), epochs=2, settings={"grad_accum": 3, "layout": "packed"}, arguments={"lr_scheduler_type": "linear"})
+CASE = HfCase((130,), 2, settings={"grad_accum": 3, "layout": "packed"}, arguments={"lr_scheduler_type": "linear"})
 SAVES = {"save_strategy": "steps", "save_steps": 1}
 
 
-def run(folder: Path, resume: Any = None, case: Case = CASE, **given: Any) -> Watched:
+def run(folder: Path, resume: Any = None, case: HfCase = CASE, **given: Any) -> Watched:
     """Train in a folder, saving each step."""
-    args = Case(case.shares, epochs=case.epochs, settings=case.settings, arguments={**case.arguments, **SAVES, **given})
+    args = replace(case, arguments={**case.arguments, **SAVES, **given})
     with case.loader() as loader:
         trainer = Watched(model("mean"), args.args(str(folder)), train_loader=loader)
         trainer.train(resume_from_checkpoint=resume)

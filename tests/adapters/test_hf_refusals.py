@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hf_support import Case, Watched, arguments, model
+from hf_support import HfCase, Watched, arguments, model
 from ranks_data import VOCABULARY, Numbered, numbered_text, write_numbers
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausalLM
@@ -16,7 +16,7 @@ from odb_stream.adapters.huggingface import StreamTrainer
 from odb_stream.adapters.huggingface.packing import check_packing, check_positions, has_mrope
 from odb_stream.tiny_model import TEXT
 
-CASE = Case((40,))
+CASE = HfCase((40,))
 
 
 def refused(tmp_path: Path, told: str, trainer: dict[str, Any] | None = None, **given: Any) -> None:

@@ -1,25 +1,65 @@
 """The Lightning adapter in one process: exact loss, what it logs, refuses, saves and loads."""
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.loggers import CSVLogger
-from lightning_ranks import Module, save, trainer, validate
+from lightning.pytorch.strategies import DDPStrategy
 from ranks_support import run_ranks, values
-from ranks_training import Watch, loss_of_all
-from trainer_cases import DEADLINE, alone, check_alone
+from ranks_training import RATE, Case, EpochRecord, Watch, loss_of_all, losses, model
+from trainer_cases import DEADLINE, alone, check_alone, check_ranks, name_ranks
 
 import odb_stream as odb
 from odb_stream.adapters.lightning import ExactLoss, LoaderDataModule
 from odb_stream.adapters.torch import SampleSchedule
 
 SAMPLES = 60
+QUIET: dict[str, Any] = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+}
 
+
+class Module(LightningModule):
+    """A user's module: it returns the loss of its model and knows nothing of ranks or steps."""
+
+    def __init__(self, watch: Watch | None = None) -> None:
+        super().__init__()
+        self.model = model()
+        self.watch = watch
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
+        if self.watch is not None:
+            self.watch.step(self.trainer.datamodule.training.step, batch)
+        return losses(self.model(batch["input_ids"]), batch["labels"], "mean")
+
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
+        return losses(self.model(batch["input_ids"]), batch["labels"], "mean")
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        if self.watch is not None:
+            self.watch.update(self.model)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.model.parameters(), lr=RATE)
+
+
+def trainer(steps: int = 1, ranks: int = 1, **settings: Any) -> Trainer:
+    """A quiet Trainer, by DDP where there are several ranks."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    strategy = DDPStrategy(process_group_backend="gloo") if ranks > 1 else "auto"
+    given = {"callbacks": [ExactLoss()], "max_epochs": 1, **QUIET, **settings}
+    return Trainer(accumulate_grad_batches=steps, strategy=strategy, devices=ranks, **given)
 
 def data(steps: int = 1, *, evaluation: bool = False) -> LoaderDataModule:
     return LoaderDataModule(
@@ -50,6 +90,21 @@ def test_gradients_are_those_of_the_whole_window_and_epochs_end_by_themselves(st
     report = given.training.loader.report()
     assert report["emitted"] == 2 * SAMPLES
     assert report["abandoned"] == 0
+
+
+def train(case: Case) -> EpochRecord:
+    name_ranks()
+    watch = Watch()
+    module = Module(watch)
+    ranks = torch.distributed.get_world_size()
+    trainer(case.settings["grad_accum"], ranks).fit(module, datamodule=LoaderDataModule(case.loader))
+    return watch.compared(module.model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_train_as_one_process(ranks: int) -> None:
+    check_ranks(train, ranks)
 
 
 def test_what_is_logged_is_the_mean_over_the_tokens_of_an_update() -> None:
@@ -85,6 +140,16 @@ def test_the_steps_asked_for_are_an_upper_bound() -> None:
     run = trainer(max_steps=500, max_epochs=1)
     run.fit(Module(), datamodule=data())
     assert 5 < run.global_step < 500
+
+
+def validate() -> float:
+    """The loss over 41 samples that the ranks share, on rank 0 and 1 alike; some steps are idle."""
+    name_ranks()
+    data = LoaderDataModule(
+        alone, lambda: alone(41, shuffle=False, rebalance=False, budget=odb.Budget(1024), window=64)
+    )
+    (logged,) = trainer(ranks=2).validate(Module(), datamodule=data, verbose=False)
+    return float(logged["val/loss"])
 
 
 @pytest.mark.slow
@@ -164,6 +229,17 @@ def test_a_run_goes_on_exactly_from_a_checkpoint_of_any_hook(tmp_path: Path, bou
         assert len(rest.gradients) == ended.global_step - torch.load(path)["global_step"], path
         assert torch.equal(module.model[1].weight, trained.model[1].weight), path
         assert (run.global_step, run.current_epoch) == (ended.global_step, 2), path
+
+
+def save(folder: str) -> list[int]:
+    """The numbers of two updates, after which a checkpoint of both ranks was written."""
+    name_ranks()
+    module = Module(Watch())
+    made = trainer(ranks=2, max_steps=2)
+    made.fit(module, datamodule=LoaderDataModule(alone))
+    made.save_checkpoint(f"{folder}/two.ckpt")
+    steps = zip(module.watch.infos, module.watch.numbers, strict=True)
+    return [number for info, numbers in steps if not info["idle"] for number in numbers]
 
 
 @pytest.mark.slow

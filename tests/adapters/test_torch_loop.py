@@ -1,103 +1,104 @@
 """A plain loop under DDP, FSDP2 and on a mesh trains as one process would over the same samples."""
 
-from itertools import chain
+from typing import Any
 
 import pytest
 import torch
 from ranks_support import run_ranks, values
-from torch_support import Model, Plan, Trained, alone, fresh_model, largest_error, train
+from ranks_training import RATE, Case, EpochRecord, Watch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+from trainer_cases import SMALL, Scored, scored_loss
 
 import odb_stream as odb
-from odb_stream.adapters.torch import Meter, SampleSchedule, evaluate, whole_windows
+from odb_stream.adapters.torch import Meter, SampleSchedule, clip_grad_norm, evaluate, sync_when_due, whole_windows
 
 MOST_ERROR = 1e-9
+CLIP = 0.3
 
+IDLE = {**SMALL, "rebalance": False}
 PLANS = {
     2: {
-        "ddp": Plan((90, 40)),
-        "ddp, packed, three steps an update": Plan((90, 40), settings={"layout": "packed", "grad_accum": 3}),
-        "fsdp": Plan((90, 40), wrap="fsdp"),
-        "fsdp, three steps an update, idle ranks": Plan(
-            (60, 3), "fsdp", settings={"grad_accum": 3, "rebalance": False}
+        "ddp": Case((90, 40), 2, settings=SMALL),
+        "ddp, packed, three steps an update": Case(
+            (90, 40), 4, settings={**SMALL, "layout": "packed", "grad_accum": 3}
         ),
+        "fsdp": Case((90, 40), 2, settings=SMALL),
+        "fsdp, three steps an update, idle ranks": Case((60, 3), 4, settings={**IDLE, "grad_accum": 3}),
     },
-    4: {"ddp, two steps an update": Plan((50, 3, 20, 0), settings={"grad_accum": 2, "rebalance": False})},
+    4: {"ddp, two steps an update": Case((57, 3, 20, 0), 4, settings={**IDLE, "grad_accum": 2})},
 }
 
 
-def together(updates: list[list[list[int]]]) -> list[list[int]]:
-    """The samples of each update over all ranks."""
-    return [list(chain.from_iterable(numbers)) for numbers in zip(*updates, strict=True)]
+def train(case: Case, model: Any, world: odb.World | None = None, peers: int = 1) -> EpochRecord:
+    """The loop of the adapter's docstring, watched, and the comparison with one process."""
+    optimizer, watch, norms = torch.optim.SGD(model.parameters(), lr=RATE), Watch(), []
+    with case.loader(world=world) as loader:
+        for _ in range(int(case.epochs)):
+            for batch in loader:
+                step = odb.pop_step(batch)
+                watch.step(step, batch)
+                with sync_when_due(model, step):
+                    (model(**batch).loss * step.loss_scale).backward()
+                if step.accum_last:
+                    watch.update(model)
+                    norms.append(clip_grad_norm(model.parameters(), CLIP))
+                    optimizer.step()
+                    optimizer.zero_grad()
+    # The gradients before clipping are compared, and clipping is a lower rate: that of the norm, which is theirs.
+    assert norms == pytest.approx([float(gradient.norm()) for gradient in watch.gradients], abs=MOST_ERROR)
+    assert min(norms) < CLIP < max(norms), "some updates are clipped"
+    rates = [RATE * min(1.0, CLIP / (norm + 1e-6)) for norm in norms]
+    return watch.compared(model, peers=peers, alone=Scored(), mean_loss=scored_loss, rates=rates)
 
 
-def train_plans(plans: dict[str, Plan]) -> dict[str, Trained]:
+def train_plans(plans: dict[str, Case]) -> dict[str, EpochRecord]:
     """All plans one after the other on this rank."""
-    from torch.distributed.fsdp import fully_shard
-    from torch.nn.parallel import DistributedDataParallel
-
-    found = {}
-    for name, plan in plans.items():
-        model = fresh_model()
-        wrapped = DistributedDataParallel(model) if plan.wrap == "ddp" else fully_shard(model)
-        with plan.loader() as loader:
-            found[name] = train(plan, wrapped, loader)
-    return found
+    wraps = {"ddp": DistributedDataParallel, "fsdp": fully_shard}
+    return {name: train(case, wraps[name.split(",")[0]](Scored())) for name, case in plans.items()}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", PLANS)
 def test_every_update_has_the_gradient_of_one_process(size: int) -> None:
     ranks = values(run_ranks(train_plans, size, PLANS[size]))
-    for name, plan in PLANS[size].items():
-        of_ranks = [rank[name] for rank in ranks]
-        single = alone(together([one.updates for one in of_ranks]))
-        for one in of_ranks:
-            for ours, theirs in zip(one.gradients, single.gradients, strict=True):
-                assert largest_error(ours, theirs) < MOST_ERROR, name
-            assert one.norms == pytest.approx(single.norms, abs=MOST_ERROR)
-            assert largest_error(one.parameters, single.parameters) < MOST_ERROR, name
-        if plan.settings.get("grad_accum", 1) > 1:
-            assert of_ranks[0].short, f"{name}: a short last window is among the updates"
-        if "idle" in name:
-            assert sum(one.idle for one in of_ranks)
+    for name, case in PLANS[size].items():
+        first = ranks[0][name]
+        first.check(MOST_ERROR)
+        updates = [info["accum_index"] for info in first.infos if info["accum_last"]]
+        assert len(updates) >= 14
+        assert len({*updates}) > 1 or "grad_accum" not in case.settings, "a short last window is among the updates"
+        if "rebalance" in case.settings:
+            assert any(info["idle"] for rank in ranks for info in rank[name].infos)
 
 
-def train_on_mesh() -> tuple[int, Trained]:
+def train_on_mesh() -> EpochRecord:
     """FSDP2 over one dimension of a 2 x 2 mesh, tensor parallelism over the other."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    plan = Plan((70, 30), steps=8)
-    model = parallelize_module(fresh_model(), mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    model = parallelize_module(Scored(), mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
     sharded = fully_shard(model, mesh=mesh["dp"])
-    world = odb.World.from_mesh(mesh)
-    with plan.loader(world) as loader:
-        return world.rank, train(plan, sharded, loader)
+    return train(Case((70, 30), settings=SMALL), sharded, odb.World.from_mesh(mesh), peers=2)
 
 
 @pytest.mark.slow
 def test_a_mesh_of_fsdp_and_tensor_parallelism_trains_as_one_process() -> None:
-    told = values(run_ranks(train_on_mesh, 4))
-    by_rank = dict(told)
-    single = alone(together([by_rank[rank].updates for rank in (0, 1)]))
-    for rank, trained in told:
-        assert trained.updates == by_rank[rank].updates, "peers see identical batches"
-        assert largest_error(trained.parameters, single.parameters) < MOST_ERROR
-        assert trained.norms == pytest.approx(single.norms, abs=MOST_ERROR)
+    records = values(run_ranks(train_on_mesh, 4))
+    records[0].check(MOST_ERROR)
+    numbers = [record.numbers for record in records]
+    assert numbers[0] == numbers[1] != numbers[2] == numbers[3], "peers see identical batches"
 
 
 def eval_and_schedule(shares: tuple[int, ...]) -> dict[str, object]:
     """The loss of one epoch over all ranks, the learning rates by samples seen, and the meter beside a full sum."""
-    model = fresh_model()
-    plan = Plan(shares, settings={"closure": "join"})
-    with plan.loader() as loader:
+    model, case = Scored(), Case(shares, settings=SMALL)
+    with case.loader() as loader:
         loss = evaluate(model, loader)
     optimizer = torch.optim.SGD(model.parameters(), lr=2.0)
     rates = {}
     meter = Meter(budget=256)
-    with plan.loader() as loader:
+    with case.loader() as loader:
         schedule = SampleSchedule(optimizer, lambda x: 1 - x, samples=2 * sum(shares), samples_per_epoch=sum(shares))
         for batch in loader:
             step = odb.pop_step(batch)
@@ -139,6 +140,6 @@ def test_the_last_window_is_filled_with_batches_that_count_for_nothing() -> None
 
 
 def test_a_schedule_without_a_number_of_samples_says_where_to_get_it() -> None:
-    optimizer = torch.optim.SGD(Model().parameters(), lr=1.0)
+    optimizer = torch.optim.SGD(Scored().parameters(), lr=1.0)
     with pytest.raises(odb.ConfigError, match="odb-stream index"):
         SampleSchedule(optimizer, lambda share: share, samples=None, samples_per_epoch=3)

@@ -1,19 +1,17 @@
 """The Trainer on real ranks, and the same training in one process over all samples, compared update by update."""
 
 import itertools
-import logging
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
-from ranks_data import VOCABULARY, own_part
-from ranks_training import RATE, Compared, flat_gradient, losses, numbers_of, of_all_ranks, own_rank
+from ranks_data import VOCABULARY
+from ranks_training import RATE, Case, Compared, flat_gradient, losses, numbers_of, of_all_ranks, own_rank
 from torch import nn
-from trainer_cases import name_ranks
-from transformers import Qwen3Config, Qwen3ForCausalLM, TrainerCallback, TrainingArguments
+from trainer_cases import SMALL, name_ranks
+from transformers import Qwen3Config, Qwen3ForCausalLM, TrainingArguments
 
 import odb_stream as odb
 from odb_stream.adapters.huggingface import LoaderMixin, StreamTrainer
@@ -64,6 +62,7 @@ def mean(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any) -> torch.T
     return losses(outputs["logits"], labels, "mean")
 
 
+LOSS_SCALE_WARNING = "odb_stream.loader.epoch.logger.warning"
 MODELS = {"mean": MeanModel, "items": ItemsModel}
 
 
@@ -77,24 +76,18 @@ def model(kind: str) -> nn.Module:
         return MODELS[kind]().double()
 
 
-@dataclass(frozen=True)
-class Case:
-    """A training run: samples of each rank, the model, settings of the loader and arguments of the trainer."""
+@dataclass(frozen=True, eq=False)
+class HfCase(Case):
+    """A training run of the Trainer: also the model, its loss and rate, and arguments of the trainer."""
 
-    shares: tuple[int, ...]
     kind: str = "mean"
-    epochs: float = 1
     loss: Any = None
     rate: float = RATE
     spoilt: bool = False
-    settings: dict[str, Any] = field(default_factory=dict)
     arguments: dict[str, Any] = field(default_factory=dict)
 
-    def loader(self, **settings: Any) -> odb.Loader:
-        """This rank's loader."""
-        given = {"budget": odb.Budget(256), "window": 16, "lookahead": 6, "seed": 3, **self.settings, **settings}
-        source = odb.FromDataset(own_part(self.shares, own_rank()), sharded=True)
-        return odb.Loader(odb.Pipeline(source), **given)
+    def loader(self, *stages: Any, **settings: Any) -> odb.Loader:
+        return super().loader(*stages, **{**SMALL, **self.settings, **settings})
 
     def args(self, folder: str) -> TrainingArguments:
         """Arguments for plain gradient descent."""
@@ -109,26 +102,24 @@ def arguments(folder: str, **given: Any) -> TrainingArguments:
     return TrainingArguments(output_dir=folder, use_cpu=True, report_to=[], disable_tqdm=True, **given)
 
 
-class Watch(TrainerCallback):
-    """Notes each update's gradient and learning rate."""
-
-    def __init__(self) -> None:
-        self.gradients: list[torch.Tensor] = []
-        self.rates: list[float] = []
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.gradients.append(flat_gradient(kwargs["model"]))
-        self.rates.append(kwargs["optimizer"].param_groups[0]["lr"])
-
-
 class Watching(LoaderMixin):
-    """Notes what each update was made of: its samples, and how many steps of it were idle here."""
+    """Notes each update's samples, gradient and learning rate, and how many steps of it were idle here."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.updates: list[list[int]] = []
         self.idle: list[int] = []
         self.seen_before: list[int] = []
+        self.gradients: list[torch.Tensor] = []
+        self.rates: list[float] = []
+
+    def create_optimizer(self, *args: Any) -> Any:
+        super().create_optimizer(*args).register_step_pre_hook(self.note)
+        return self.optimizer
+
+    def note(self, optimizer: Any, *_: Any) -> None:
+        self.gradients.append(flat_gradient(self.model))
+        self.rates.append(optimizer.param_groups[0]["lr"])
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         window, items = super().get_batch_samples(epoch_iterator, num_batches, device)
@@ -153,28 +144,6 @@ class Spoilt(Watched):
         return model(**inputs)["loss"]
 
 
-class Told(logging.Handler):
-    """Counts the warnings that name the loss scale."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.times = 0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.times += "loss_scale was not read" in record.getMessage()
-
-
-@contextmanager
-def listening() -> Iterator[Told]:
-    """Hear what the package warns of."""
-    told = Told()
-    logging.getLogger("odb_stream").addHandler(told)
-    try:
-        yield told
-    finally:
-        logging.getLogger("odb_stream").removeHandler(told)
-
-
 def mean_loss(trained: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """The loss that a model returns."""
     loss: torch.Tensor = trained(input_ids=ids, labels=labels)["loss"]
@@ -195,25 +164,24 @@ class Trained(Compared):
     loss_error: float = 0.0
 
 
-def train(case: Case) -> Trained:
+def train(case: HfCase) -> Trained:
     """Train on this rank, and on rank 0 the same samples in one process, update by update."""
     name_ranks()
-    watch = Watch()
-    with tempfile.TemporaryDirectory() as folder:
+    fresh, kind = model(case.kind), Spoilt if case.spoilt else Watched
+    with tempfile.TemporaryDirectory() as folder, mock.patch(LOSS_SCALE_WARNING) as told:
         args = case.args(folder)
-        with case.loader() as loader, listening() as told:
-            fresh = model(case.kind)
-            kind = Spoilt if case.spoilt else Watched
-            trainer = kind(fresh, args, train_loader=loader, compute_loss_func=case.loss, callbacks=[watch])
+        with case.loader() as loader:
+            trainer = kind(fresh, args, train_loader=loader, compute_loss_func=case.loss)
             output = trainer.train()
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
-    curve = list(zip(trainer.seen_before, watch.rates, strict=True))
-    ends = output.training_loss, trainer.state.epoch, told.times
+    curve = list(zip(trainer.seen_before, trainer.rates, strict=True))
+    ends = output.training_loss, trainer.state.epoch, told.call_count
     found = Trained(trainer.updates, sum(trainer.idle), logs, curve, *ends)
     everyone = of_all_ranks(found.updates)
     if own_rank() == 0:
         updates = [list(itertools.chain(*numbers)) for numbers in zip(*everyone, strict=True)]
-        pairs = found.compare(fresh, watch.gradients, updates, model(case.kind), mean_loss, watch.rates)
+        alone, rates = model(case.kind), trainer.rates
+        pairs = found.compare(fresh.parameters(), trainer.gradients, updates, alone, mean_loss, rates)
         means = [total / tokens for total, tokens in pairs]
         logged = [entry["loss"] for entry in logs] if len(logs) == len(means) else means
         whole = sum(total for total, _ in pairs) / sum(tokens for _, tokens in pairs)

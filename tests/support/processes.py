@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from waiting import PATIENCE
+from waiting import PATIENCE, live_processes
 
 HEAD = """
 import os, signal, sys, threading
@@ -33,17 +33,8 @@ def pool_of(workers, *stages):
 """
 
 
-def stat(pid: int) -> list[str] | None:
-    """State, parent, group and session of a process (as in /proc/PID/stat), or None when there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-
-
 def running(pid: int) -> bool:
-    fields = stat(pid)
-    return fields is not None and fields[0] not in "ZX"
+    return pid in live_processes()
 
 
 def signal_mask(pid: int, name: str) -> int:
@@ -54,8 +45,7 @@ def signal_mask(pid: int, name: str) -> int:
 
 def session_members(session: int) -> list[int]:
     """The live processes of a session."""
-    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-    return [pid for pid in pids if running(pid) and (stat(pid) or ["", "", "", ""])[3] == str(session)]
+    return [pid for pid, fields in live_processes().items() if fields[3] == str(session)]
 
 
 @contextmanager

@@ -25,7 +25,7 @@ class Case:
     """A training run: samples of each rank, epochs, and settings of the Loader."""
 
     shares: tuple[int, ...]
-    epochs: int = 1
+    epochs: float = 1
     empty_first_on: int | None = None
     shuffle: bool = True
     settings: dict[str, Any] = field(default_factory=dict)
@@ -40,34 +40,37 @@ class Case:
         part = own_part(self.shares, rank, empty_first=self.empty_first_on == rank)
         return odb.Pipeline(odb.FromDataset(part, sharded=True, shuffle=self.shuffle), *stages)
 
-    def loader(self, *stages: Any, **settings: Any) -> odb.Loader:
+    def loader(self, *stages: Any, world: odb.World | None = None, **settings: Any) -> odb.Loader:
         """The Loader of this rank."""
         given = {"budget": odb.Budget(512), "window": 32, "lookahead": 16, **self.settings, **settings}
-        return odb.Loader(self.pipeline(dist.get_rank(), *stages), **given)
+        rank = own_rank() if world is None else world.rank
+        return odb.Loader(self.pipeline(rank, *stages), world=world, **given)
 
 
 @dataclass(kw_only=True)
 class Compared:
     """The largest differences, on rank 0, from one process that trains on the samples of all ranks.
 
-    They are of any update's gradient, of the sum of all gradients, and of the trained parameters.
+    They are of any update's gradient and of the trained parameters.
     """
 
     gradient_error: float = 0.0
-    sum_error: float = 0.0
     parameter_error: float = 0.0
     gradient_size: float = 0.0
 
     def compare(
         self,
-        trained: nn.Module,
+        trained: Iterable[torch.Tensor],
         gradients: list[torch.Tensor],
         updates: list[list[int]],
         alone: nn.Module,
         mean_loss: "MeanLoss | None" = None,
         rates: list[float] | None = None,
     ) -> list[tuple[float, int]]:
-        """Train ``alone`` on the samples of each update; returns the summed loss and the tokens of each."""
+        """Train ``alone`` on the samples of each update; returns the summed loss and the tokens of each.
+
+        ``trained`` are the parameters that the ranks have in the end.
+        """
         found, references = [], []
         for numbers, rate in zip(updates, rates or [RATE] * len(updates), strict=True):
             loss, tokens = total_loss(alone, numbers, mean_loss)
@@ -80,10 +83,15 @@ class Compared:
             mine, expected = torch.stack(gradients), torch.stack(references)
             self.gradient_size = float(expected.abs().max())
             self.gradient_error = float((mine - expected).abs().max())
-            self.sum_error = float((mine.sum(0) - expected.sum(0)).abs().max())
-        pairs = zip(trained.parameters(), alone.parameters(), strict=True)
+        pairs = zip(trained, alone.parameters(), strict=True)
         self.parameter_error = max(float((a - b).detach().abs().max()) for a, b in pairs)
         return found
+
+    def check(self, most_error: float) -> None:
+        """The ranks trained as one process, and there was something to learn."""
+        assert self.gradient_size > 1e-3
+        assert self.gradient_error < most_error
+        assert self.parameter_error < most_error
 
 
 @dataclass
@@ -169,8 +177,14 @@ def losses(logits: torch.Tensor, labels: torch.Tensor, reduction: str) -> torch.
     )
 
 
+def whole(value: Any) -> torch.Tensor:
+    """All of a tensor that may be sharded; all ranks must ask for it."""
+    tensor: torch.Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return tensor.detach()
+
+
 def flat_gradient(trained: nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.grad.flatten() for parameter in trainable(trained)]).clone()
+    return torch.cat([whole(parameter.grad).flatten() for parameter in trainable(trained)]).clone()
 
 
 def trainable(trained: nn.Module) -> list[nn.Parameter]:
@@ -239,17 +253,21 @@ class Watch:
         """The optimizer is about to step."""
         self.gradients.append(flat_gradient(trained))
 
-    def compared(self, trained: nn.Module) -> EpochRecord:
-        """The record of this rank; rank 0 has trained one process on the same samples."""
+    def compared(self, trained: nn.Module, *, peers: int = 1, **given: Any) -> EpochRecord:
+        """The record of this rank; rank 0 has trained one process on the same samples.
+
+        ``peers`` neighbours share a data-parallel rank; the other options are those of :meth:`Compared.compare`.
+        """
         record = EpochRecord(self.infos, self.numbers)
-        everyone = of_all_ranks(record)
+        everyone = of_all_ranks(record)[::peers]
+        parameters = [whole(parameter) for parameter in trained.parameters()]
         if own_rank() == 0:
             updates: list[list[int]] = []
             for step, info in enumerate(record.infos):
                 if info["accum_index"] == 0:
                     updates.append([])
                 updates[-1] += [n for other in everyone if not other.infos[step]["idle"] for n in other.numbers[step]]
-            record.compare(trained, self.gradients, updates, model())
+            record.compare(parameters, self.gradients, updates, **{"alone": model(), **given})
         return record
 
 
@@ -288,7 +306,7 @@ class Trained:
 def train(case: Case) -> Trained:
     """Train through the epochs of a case on this rank."""
     with case.loader() as stream:
-        epochs = [trained_epoch(stream) for _ in range(case.epochs)]
+        epochs = [trained_epoch(stream) for _ in range(int(case.epochs))]
         return Trained(epochs, stream.report(), stream.samples)
 
 

@@ -10,14 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from held_program import STANDS
+from waiting import children
 
 SECONDS = 300.0
 HELD_PROGRAM = Path(__file__).with_name("held_program.py")
-
-
-def held_at(lines: int, word: str) -> list[object]:
-    """What goes before a program that is to stand still where it has printed so many lines with a word."""
-    return [HELD_PROGRAM, lines, word]
 
 
 def start(
@@ -29,7 +25,7 @@ def start(
     """
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     quiet = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
-    hold = held_at(*held) if held else []
+    hold = [HELD_PROGRAM, *held] if held else []
     return subprocess.Popen(
         [sys.executable, *launch, *map(str, [*hold, program, *given])],
         stdout=subprocess.PIPE,
@@ -53,17 +49,8 @@ def kill_held(job: subprocess.Popen[str]) -> None:
     assert job.stdout is not None
     assert any(line.strip() == STANDS for line in job.stdout), "it ended before"
     # Each rank leads a session of its own, so killing the launcher's group would leave them alive.
-    ranks = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/stat") if _parent(path) == job.pid]
-    for process in (job.pid, *ranks):
+    for process in (job.pid, *children(job.pid)):
         with suppress(ProcessLookupError):  # a rank that saw another one's end may have ended by itself
             os.kill(process, signal.SIGKILL)
     job.wait(SECONDS)
     job.stdout.close()
-
-
-def _parent(stat: Path) -> int | None:
-    """The parent of a process, by its file in /proc."""
-    try:
-        return int(stat.read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return None

@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 PATIENCE = 60.0
@@ -38,15 +37,23 @@ def nothing_is_left() -> None:
     eventually(lambda: children() == [])
 
 
-def children() -> list[int]:
-    """The processes that this one has started and that still run."""
-    found = []
-    for path in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
-            state, parent = (path / "stat").read_text().rpartition(")")[2].split()[:2]
-            if int(parent) == os.getpid() and state not in "ZX":
-                found.append(int(path.name))
-    return found
+def stat(pid: int) -> list[str] | None:
+    """State, parent, group and session of a process (as in /proc/PID/stat), or None when there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def live_processes() -> dict[int, list[str]]:
+    """The processes that still run, each with what :func:`stat` says of it."""
+    every = {int(path.name): stat(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
+    return {pid: fields for pid, fields in every.items() if fields and fields[0] not in "ZX"}
+
+
+def children(parent: int = 0) -> list[int]:
+    """The running processes that this one, or ``parent``, has started."""
+    return [pid for pid, fields in live_processes().items() if fields[1] == str(parent or os.getpid())]
 
 
 def descriptors() -> int:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import HEAD, finished, lines, running, script, session_members, signal_mask, stat
-from waiting import PATIENCE, eventually, shared_memory
+from processes import HEAD, finished, lines, running, script, session_members, signal_mask
+from waiting import PATIENCE, eventually, shared_memory, stat
 
 SIGINT_BIT = 1 << (signal.SIGINT - 1)
 

@@ -100,16 +100,10 @@ def checked(name: str, case: Case) -> list[Trained]:
     """What came of a case on each rank, after the checks that every case passes."""
     results = [of_rank[name] for of_rank in trained(len(case.shares))]
     for number, ranks in enumerate(by_epoch(results)):
-        check_gradients(ranks[0])
+        if ranks[0].infos:
+            ranks[0].check(MOST_ERROR)
         check_steps(ranks, number, accum=case.settings.get("grad_accum", 1))
     return results
-
-
-def check_gradients(first: EpochRecord) -> None:
-    assert first.gradient_error < MOST_ERROR
-    assert first.sum_error < MOST_ERROR
-    assert first.parameter_error < MOST_ERROR
-    assert not first.infos or first.gradient_size > 1e-3
 
 
 @pytest.mark.parametrize("name", CASES)
