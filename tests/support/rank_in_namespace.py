@@ -1,4 +1,4 @@
-"""One rank of test_transport_network.py, run in a network namespace: RANK SIZE ADDRESS PORT TIMEOUT."""
+"""One rank of test_transport_failures.py, run in a network namespace: RANK SIZE ADDRESS PORT TIMEOUT."""
 
 import json
 import sys

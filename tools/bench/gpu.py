@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from results import table
-from training import WORKLOADS, lengths_of
+from training import WORKLOADS, lengths_of, model_of
 from workloads import Rows, pad
 
 import odb_stream as odb
@@ -84,8 +84,6 @@ def run(options: argparse.Namespace) -> dict[str, Any] | None:
     if options.device == "cuda" and not torch.cuda.is_available():
         print("gpu: no CUDA device here, nothing was measured")
         return None
-    from training_rank import model_of
-
     kernel = "flash_attention_2" if options.device == "cuda" and find_spec("flash_attn") else "sdpa"
     model: Any = model_of(SHAPES[options.parameters], 0).to(device=options.device, dtype=torch.bfloat16)
     model.set_attn_implementation(kernel)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from training_rank import held_out_loss, model_of
+from training import held_out_loss, model_of
 from transformers import AutoTokenizer
 from workloads import pad
 
