@@ -72,23 +72,17 @@ class Gloo:
         weakref.finalize(self, peers.close)
 
     def gather(self, values: Integers, *, choose: RowChoice = equal_rows) -> Integers:  # noqa: ARG002 - see Transport
-        """See :class:`odb_stream.ranks.transport.Transport`."""
         return self._run(partial(self._gather, checked_values(values)), range(self.size))
 
     def exchange(self, outgoing: Mapping[int, Bytes], incoming: Collection[int]) -> dict[int, Bytes]:
-        """See :class:`odb_stream.ranks.transport.Transport`."""
         checked_exchange(self.rank, self.size, outgoing, incoming)
         return self._run(partial(self._exchange, dict(outgoing), list(incoming)), {*outgoing, *incoming})
 
     def leave(self) -> None:
-        """See :class:`odb_stream.ranks.transport.Transport`."""
         self._peers.leave()
 
     def close(self) -> None:
-        """See :class:`odb_stream.ranks.transport.Transport`.
-
-        An operation that a peer holds up ends on its own later; the group is freed then.
-        """
+        # An operation that a peer holds up ends on its own later; the group is freed then.
         self._peers.close()
 
     def _gather(self, values: Integers) -> "Integers | PeerEvent":

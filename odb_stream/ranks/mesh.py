@@ -16,7 +16,7 @@ from odb_stream.sample import Bytes
 
 
 class MeshTransport:
-    """A transport over ``whole``, whose process p belongs to the data-parallel rank ``places[p]``."""
+    """A Transport over ``whole``, whose process p belongs to the data-parallel rank ``places[p]``."""
 
     def __init__(self, whole: Transport, places: Sequence[int]) -> None:
         self._whole = whole
@@ -48,7 +48,6 @@ class MeshTransport:
         )
 
     def exchange(self, outgoing: Mapping[int, Bytes], incoming: Collection[int]) -> dict[int, Bytes]:
-        """See :class:`odb_stream.ranks.transport.Transport`."""
         there = {rank: self._members[rank][self._peer] for rank in {*outgoing, *incoming}}
         received = self._whole.exchange(
             {there[rank]: array for rank, array in outgoing.items()}, [there[rank] for rank in incoming]
@@ -56,9 +55,7 @@ class MeshTransport:
         return {rank: received[there[rank]] for rank in incoming}
 
     def leave(self) -> None:
-        """See :class:`odb_stream.ranks.transport.Transport`."""
         self._whole.leave()
 
     def close(self) -> None:
-        """See :class:`odb_stream.ranks.transport.Transport`."""
         self._whole.close()

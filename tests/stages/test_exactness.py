@@ -1,20 +1,24 @@
 """Without augmentation a model gets what transformers gives it, bit for bit; M-RoPE positions are the models' own."""
 
 import io
+import pickle
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from vision_support import CHATS, FAMILIES, backend, encoded, exif, image_parts_of, members, picture, processor, turn
 
 from odb_stream.prepare.records import Prepare, SourceStages
 from odb_stream.sample import IGNORED_LABEL, PreparedSample, Record, SampleRef
 from odb_stream.stages import ChatTemplate, ExpandVisualTokens, MeasureImages, Tokenize
+from odb_stream.stages.families import QwenVision
 from odb_stream.stages.images.files import open_image
+from odb_stream.stages.images.patches import PatchTable
 from odb_stream.stages.rope import rope_positions
 
 START, END, PAD = (backend().token_to_id(token) for token in ("<|im_start|>", "<|im_end|>", "<|image_pad|>"))
@@ -129,6 +133,92 @@ def test_images_in_answers():
     )
 
 
+# The table of patches: equal to the image processor, and left aside where that is not known.
+
+LIMITS = {"shortest_edge": 4_096, "longest_edge": 65_536}
+
+
+def image_processor(**settings) -> Qwen2VLImageProcessorPil:
+    return Qwen2VLImageProcessorPil(size=LIMITS, **settings)
+
+
+def require_equal_pixels(images: Qwen2VLImageProcessorPil, image) -> None:
+    family, made_of = QwenVision(images), images(images=[image], return_tensors="np")
+    pixels, expected = family.raster(image).pixels(), made_of["pixel_values"]
+    assert family.measure(*image.size)[0] == tuple(made_of["image_grid_thw"][0].tolist())
+    assert pixels.dtype == expected.dtype == np.float32
+    assert pixels.flags.c_contiguous
+    assert np.array_equal(pixels, expected)
+    assert np.array_equal(family.pixels(image), expected)
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl"])
+@given(width=st.integers(1, 300), height=st.integers(1, 300), seed=st.integers(0, 9))
+@example(width=200, height=1, seed=0)
+@example(width=1, height=200, seed=0)
+@settings(max_examples=60)
+def test_every_size_gives_the_same(family, width, height, seed):
+    if max(width, height) / min(width, height) <= 200:
+        require_equal_pixels(processor(family).image_processor, picture(width, height, seed=seed))
+
+
+SETTINGS = {
+    "patches of 16": {"patch_size": 16},
+    "merge 1": {"merge_size": 1},
+    "merge 3": {"merge_size": 3, "patch_size": 8},
+    "one frame": {"temporal_patch_size": 1},
+    "own mean": {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.9, 0.7, 1 / 3]},
+    "not normalized": {"do_normalize": False},
+    "not rescaled": {"do_rescale": False},
+    "neither": {"do_rescale": False, "do_normalize": False},
+    "own factor": {"rescale_factor": 1 / 127},
+    "bilinear": {"resample": 2},
+    "lanczos": {"resample": 1},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_every_setting_gives_the_same(settings):
+    for size in ((300, 200), (20, 90)):
+        require_equal_pixels(image_processor(**settings), picture(*size, seed=size[0]))
+
+
+class Brighter(Qwen2VLImageProcessorPil):
+    """A processor of the user's own."""
+
+    def rescale(self, image, scale, **settings):
+        return super().rescale(image, scale, **settings) * 2
+
+
+class Nearest(Qwen2VLImageProcessorPil):
+    """What a version that resizes by another rule would be."""
+
+    def resize(self, image, size, resample, factor, **settings):
+        return super().resize(image, size, 0, factor, **settings)
+
+
+Nearest.__name__ = Qwen2VLImageProcessorPil.__name__
+
+
+@pytest.mark.parametrize("kind", [Brighter, Nearest])
+def test_a_processor_that_computes_something_else_is_asked_itself(kind):
+    images = kind(size=LIMITS)
+    assert PatchTable.of(images) is None
+    family = QwenVision(images)
+    image = picture(90, 60)
+    assert family.raster(image) is None
+    assert np.array_equal(family.pixels(image), images(images=[image], return_tensors="np")["pixel_values"])
+
+
+def test_a_raster_travels_in_few_bytes():
+    raster = QwenVision(image_processor()).raster(picture(256, 256))
+    packed = pickle.dumps(raster, 5)
+    assert len(packed) < raster.array.nbytes + 8_000 < raster.pixels().nbytes / 6
+    assert np.array_equal(pickle.loads(packed).pixels(), raster.pixels())
+
+
+# M-RoPE.
+
 VISION = {"depth": 1, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "in_channels": 3}
 TEXT = {
     "vocab_size": 50, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -160,7 +250,7 @@ def types_and_grids(draw):
     return np.array(types or [0], dtype=np.int32), [(time, 2 * height, 2 * width) for time, height, width in grids]
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "qwen2_5_vl"])
+@pytest.mark.parametrize("family", FAMILIES)
 @given(chat=types_and_grids())
 @settings(max_examples=80)
 def test_positions_are_the_models_own(family, chat):

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
+import torch
 from results import table
 from training import WORKLOADS, lengths_of, model_of
 from workloads import Rows, pad
@@ -49,8 +50,6 @@ def batches(kind: str, lengths: list[int], budget: int) -> Iterator[tuple[dict[s
 
 def speed(kind: str, model: Any, lengths: list[int], options: argparse.Namespace) -> dict[str, float]:
     """Real tokens and samples per second of one kind of batches, and the peak memory."""
-    import torch
-
     on_device = options.device == "cuda"
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     if on_device:
@@ -79,8 +78,6 @@ def speed(kind: str, model: Any, lengths: list[int], options: argparse.Namespace
 
 def run(options: argparse.Namespace) -> dict[str, Any] | None:
     """All workloads; None if there is no such device."""
-    import torch
-
     if options.device == "cuda" and not torch.cuda.is_available():
         print("gpu: no CUDA device here, nothing was measured")
         return None

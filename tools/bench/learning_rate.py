@@ -12,11 +12,11 @@ import json
 import math
 import statistics
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from loading import TOKENIZER
 from training import held_out_loss, model_of
 from transformers import AutoTokenizer
 from workloads import pad
@@ -26,13 +26,12 @@ from odb_stream import stages
 from odb_stream.prepare.records import prepare_for
 from odb_stream.shards.writer import read_jsonl
 
-DEMO = Path(__file__).resolve().parents[2] / "shards" / "demo"
 SHAPE = {"vocabulary": 4096, "width": 64, "inner": 128, "layers": 2, "heads": 2}
 
 
 def tokenized(path: str) -> list[dict[str, Any]]:
     """Chats with labels on the assistant's turns."""
-    tokenizer = AutoTokenizer.from_pretrained(DEMO / "tokenizer")
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     chats = [content for _, content in read_jsonl(path)]
     pipeline = odb.Pipeline(
         odb.FromDataset(chats, shuffle=False),

@@ -90,15 +90,7 @@ def test_a_surplus_image():
     assert out.reason == "image_surplus"
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (b"", "image_empty"),
-        (b"what", "image_unreadable"),
-        (encoded(picture(2000, 600)), "image_too_large"),
-        (encoded(Image.new("F", (3, 3)), "TIFF"), "image_mode"),
-    ],
-)
+@pytest.mark.parametrize(("data", "reason"), [(b"", "image_empty"), (encoded(picture(2000, 600)), "image_too_large")])
 def test_bad_images_are_drops_that_name_the_member(data, reason):
     out = MeasureImages(pixel_limit=1_000_000)(sample(messages=[turn("user", None, None)], **members(A, data)))
     assert isinstance(out, Drop)
@@ -106,19 +98,9 @@ def test_bad_images_are_drops_that_name_the_member(data, reason):
     assert ": image 1.png: " in out.detail
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ([{"type": "video"}], "part 0 of turn 0 .*'video'"),
-        ([{"type": "video_url"}], "part 0 of turn 0 .*'video_url'"),
-        ([{"type": "image_url"}], "part 0 of turn 0 .*'image_url'"),
-        ([{"type": "image", "image": b"x"}], "part 0 of turn 0 .*bytes"),
-        (3, "content of turn 0 .* int 3"),
-    ],
-)
-def test_chats_of_the_wrong_shape(content, words):
-    with pytest.raises(StageError, match=f"MeasureImages, {PLACE}: .*({words})"):
-        MeasureImages()(sample(messages=[{"role": "user", "content": content}, ANSWER]))
+def test_a_chat_of_the_wrong_shape_names_stage_and_sample():
+    with pytest.raises(StageError, match=f"MeasureImages, {PLACE}: .*content of turn 0 .* int 3"):
+        MeasureImages()(sample(messages=[{"role": "user", "content": 3}, ANSWER]))
 
 
 def test_the_images_of_a_dataset():
