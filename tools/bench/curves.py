@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pictures
-from loading import BUDGET, Epoch, again, pipeline_of, rates, write_chats
+from loading import BUDGET, pipeline_of, rates, write_chats
 from results import FOLDER, median_ratio, table
 from workloads import workload
 
@@ -77,11 +77,11 @@ def speeds(samples: int, rounds: int) -> dict[str, Any]:
     """Samples a second by number of workers, in alternating rounds; ratios to one worker within each round."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         write_chats(Path(name), samples)
-        epochs: dict[int, Epoch] = {}
+        loaders = {}
         for number in WORKERS:
             loader = odb.Loader(pipeline_of(f"{name}/*.tar"), budget=odb.Budget(tokens=BUDGET), workers=number)
-            epochs[number] = again(stack.enter_context(loader))
-        found = rates(epochs, samples, rounds)
+            loaders[number] = stack.enter_context(loader)
+        found = rates(loaders, samples, rounds)
     points = []
     for number, own in found.items():
         rate, ratio = round(statistics.median(own)), round(median_ratio(own, found[1]), 3)

@@ -14,7 +14,8 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,7 +36,7 @@ TOKENIZER = Path(__file__).resolve().parents[2] / "shards" / "demo" / "tokenizer
 BUDGET = 16_384
 BATCH = 16
 WORDS = ["the", "batch", "holds", "what", "fits", "and", "a", "step", "ends", "when", "every", "rank", "has", "made"]
-Epoch = Callable[[], Iterable[dict[str, Any]]]
+Batches = Iterable[dict[str, Any]]
 Name = TypeVar("Name")
 
 
@@ -81,53 +82,49 @@ def write_chats(folder: Path, samples: int, *, words: tuple[int, int] = (10, 299
     return contents
 
 
-def again(loader: Iterable[dict[str, Any]]) -> Epoch:
-    """The same loader in each round."""
-    return lambda: loader
-
-
-def plain(dataset: Any, workers: int) -> Epoch:
+def plain(dataset: Any, workers: int) -> Batches:
     """torch's DataLoader."""
     from torch.utils.data import DataLoader
 
-    loader: Any = DataLoader(
+    return DataLoader(
         dataset, batch_size=BATCH, num_workers=workers, shuffle=True, collate_fn=pad, persistent_workers=True
     )
-    return again(loader)
 
 
-def published(dataset: Any, workers: int) -> Epoch:
-    """The published package: a window of 256 samples; its workers start again in every epoch."""
-    import odb as published_package
+@dataclass
+class Published:
+    """The published package: a window of 256 samples; each epoch has a loader of its own, whose workers start again."""
 
-    def epoch() -> Iterable[dict[str, Any]]:
+    dataset: Any
+    workers: int
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        import odb as published_package
+
         loader: Any = published_package.ODBDataLoader(
-            AsTensors(dataset), token_budget=BUDGET, batch_size=1, shuffle=True, num_workers=workers,
-            prefetch_factor=256 // workers, collate_fn=pad, loss_scaling="exact", join=True,
+            AsTensors(self.dataset), token_budget=BUDGET, batch_size=1, shuffle=True, num_workers=self.workers,
+            prefetch_factor=256 // self.workers, collate_fn=pad, loss_scaling="exact", join=True,
         )  # fmt: skip
-        return loader
-
-    return epoch
+        return iter(loader)
 
 
-def from_tar(shards: list[str], workers: int) -> Epoch:
+def from_tar(shards: list[str], workers: int) -> Batches:
     """webdataset's own loader."""
     import webdataset
 
     dataset = webdataset.WebDataset(shards, shardshuffle=8, seed=1).shuffle(1000).map(Chats(shards[0], []).of_sample)
-    loader = webdataset.WebLoader(
+    loader: Batches = webdataset.WebLoader(
         dataset.batched(BATCH, collation_fn=pad), batch_size=None, num_workers=workers, persistent_workers=True
     )
-    return again(loader)
+    return loader
 
 
-def rates(epochs: Mapping[Name, Epoch], expected: int, rounds: int) -> dict[Name, list[float]]:
+def rates(loaders: Mapping[Name, Batches], expected: int, rounds: int) -> dict[Name, list[float]]:
     """Emitted samples per second of each loader and round; the first round is a warm-up and does not count."""
-    found: dict[Name, list[float]] = {name: [] for name in epochs}
+    found: dict[Name, list[float]] = {name: [] for name in loaders}
     for number in range(rounds + 1):
-        for name, epoch in epochs.items():
+        for name, batches in loaders.items():
             started = time.perf_counter()
-            batches = epoch()
             ours = isinstance(batches, odb.Loader)
             rows = sum(odb.pop_step(batch).samples if ours else len(batch["input_ids"]) for batch in batches)
             rate = rows / (time.perf_counter() - started)
@@ -138,10 +135,10 @@ def rates(epochs: Mapping[Name, Epoch], expected: int, rounds: int) -> dict[Name
     return found
 
 
-def case(name: str, source: odb.Pipeline, peers: dict[str, Epoch], samples: int, options: Any) -> dict[str, Any]:
+def case(name: str, source: odb.Pipeline, peers: dict[str, Batches], samples: int, options: Any) -> dict[str, Any]:
     """All loaders over one kind of samples."""
     with odb.Loader(source, budget=odb.Budget(tokens=BUDGET), workers=options.workers) as loader:
-        found = rates({"odb_stream": again(loader), **peers}, samples, options.rounds)
+        found = rates({"odb_stream": loader, **peers}, samples, options.rounds)
     ours = found["odb_stream"]
     for peer, theirs in found.items():
         print(f"{name}, {peer}: {statistics.median(theirs):,.0f} samples a second", flush=True)
@@ -156,9 +153,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     workers, samples = options.workers, options.samples
     has_published = find_spec("odb") is not None
 
-    def peers_over(dataset: Any) -> dict[str, Epoch]:
+    def peers_over(dataset: Any) -> dict[str, Batches]:
         found = {"DataLoader": plain(dataset, workers)}
-        return {**found, "published": published(dataset, workers)} if has_published else found
+        return {**found, "published": Published(dataset, workers)} if has_published else found
 
     integers = Integers.of_size(samples)
     cases = {
