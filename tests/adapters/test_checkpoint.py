@@ -13,7 +13,9 @@ import torch
 import torch.distributed as dist
 from ranks_data import VOCABULARY
 from ranks_support import run_ranks, values
-from ranks_training import losses, model
+from ranks_training import model
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from trainer_cases import alone
 
@@ -136,14 +138,6 @@ def test_the_newest_is_the_last_that_was_saved_and_only_so_many_are_kept(tmp_pat
     assert (loaded.folder, loaded.ranks, loaded.notes) == (saved, 1, {"losses": [3]})
 
 
-def damaged(folder: Path, name: str, text: str | None) -> None:
-    """A folder with one whole checkpoint, of which a file is missing, or holds a text."""
-    path = save_value(folder, 2) / name
-    path.unlink()
-    if text is not None:
-        path.write_text(text)
-
-
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
@@ -157,7 +151,10 @@ def damaged(folder: Path, name: str, text: str | None) -> None:
 def test_a_damaged_checkpoint_is_passed_over_only_for_an_earlier_one(
     tmp_path: Path, name: str, text: str | None, told: str
 ) -> None:
-    damaged(tmp_path, name, text)
+    path = save_value(tmp_path, 2) / name
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
     with pytest.raises(odb.StateError, match=told):
         load_value(tmp_path)
     with pytest.raises(odb.StateError, match=told):
@@ -212,56 +209,21 @@ def test_a_save_inside_an_accumulation_window_is_refused(tmp_path: Path) -> None
 # Real ranks
 
 
-def train(folder: str, updates: int, stop: int | None) -> list[float]:
-    """Two epochs with momentum, resumed from what was saved, with a save after every second update; the weights."""
-    trained = model()
-    optimizer = torch.optim.SGD(trained.parameters(), lr=0.3, momentum=0.9)
-    wrapped = DistributedDataParallel(trained)
-    parts: dict[str, Stateful] = {"model": wrapped, "optimizer": optimizer}
-    with alone(grad_accum=2, rebalance=False) as loader:
-        loaded = load(folder, loader, shared=parts)
-        done = loaded.step if loaded else 0
-        while done != stop and loader.state_dict()["epoch"] < 2:
-            for batch in loader:
-                step = odb.pop_step(batch)
-                (losses(wrapped(batch["input_ids"]), batch["labels"], "mean") * step.loss_scale).backward()
-                if step.accum_last:
-                    optimizer.step()
-                    optimizer.zero_grad()
-                    done += 1
-                    if done % 2 == 0:
-                        save(folder, loader, step=done, shared=parts, keep=2)
-                    if done == stop:
-                        break
-    assert done > updates
-    return torch.cat([weight.detach().flatten() for weight in trained.parameters()]).tolist()
-
-
-@pytest.mark.slow
-def test_resumed_ranks_end_with_the_weights_of_a_run_that_was_not_stopped(tmp_path: Path) -> None:
-    whole = values(run_ranks(train, 2, str(tmp_path / "whole"), 10, None))
-    values(run_ranks(train, 2, str(tmp_path / "cut"), 4, 5))
-    assert values(run_ranks(train, 2, str(tmp_path / "cut"), 10, None)) == whole
-
-
 def count_tokens(folder: str, stop: int | None) -> list[float]:
     """Train weights that end as the count of each supervised token, whatever the batches; saved after each step.
 
     The loss is linear, and the rate of a step is its number of tokens: the sum over all steps is one over all tokens.
     """
     counts: Any = torch.nn.Embedding(VOCABULARY, 1, _weight=torch.zeros(VOCABULARY, 1))
-    shared: dict[str, Stateful] = {"model": counts}
+    wrapped = DistributedDataParallel(counts) if dist.is_initialized() else counts
+    shared: dict[str, Stateful] = {"model": wrapped}
     with alone(rebalance=False) as loader:
         loaded = load(folder, loader, shared=shared)
         for batch in islice(loader, stop):
             step = odb.pop_step(batch)
             supervised = batch["labels"][:, 1:][batch["labels"][:, 1:] >= 0]
-            (counts(supervised).mean() * step.loss_scale * step.global_supervised_tokens).backward()
-            gradient = counts.weight.grad
-            if dist.is_initialized():
-                dist.all_reduce(gradient)
-                gradient /= dist.get_world_size()
-            counts.weight.data += gradient
+            (wrapped(supervised).mean() * step.loss_scale * step.global_supervised_tokens).backward()
+            counts.weight.data += counts.weight.grad
             counts.weight.grad = None
             save(folder, loader, step=(loaded.step if loaded else 0) + step.step, shared=shared, keep=1)
     found: list[float] = counts.weight.detach().flatten().tolist()
@@ -279,14 +241,10 @@ def test_another_number_of_ranks_ends_with_the_weights_of_one_run(before: int, a
         assert weights == pytest.approx(expected, abs=1e-2)
 
 
-def load_own_folder(folder: str) -> int | None:
-    """Each rank looks at a folder of its own, as if its file system were late."""
-    return load_ranks(f"{folder}/{dist.get_rank()}")
-
-
-def load_ranks(folder: str) -> int | None:
+def load_ranks(folder: str, late: bool = False) -> int | None:
+    """With ``late`` each rank looks at a folder of its own, as if its file system were late."""
     with alone() as loader:
-        loaded = load(folder, loader, shared={"model": Value()})
+        loaded = load(f"{folder}/{dist.get_rank()}" if late else folder, loader, shared={"model": Value()})
     return None if loaded is None else loaded.step
 
 
@@ -307,9 +265,9 @@ def test_ranks_that_see_different_files_choose_the_same_checkpoint(tmp_path: Pat
     shutil.copytree(tmp_path / "0", tmp_path / "1")
     (tmp_path / "1" / "save-000003-step-3" / "checkpoint.json").unlink()
     shutil.rmtree(tmp_path / "0" / "save-000001-step-1")
-    assert values(run_ranks(load_own_folder, 2, str(tmp_path))) == [2, 2]
+    assert values(run_ranks(load_ranks, 2, str(tmp_path), True)) == [2, 2]
     shutil.rmtree(tmp_path / "0" / "save-000002-step-2")
-    for outcome in run_ranks(load_own_folder, 2, str(tmp_path)):
+    for outcome in run_ranks(load_ranks, 2, str(tmp_path), True):
         assert outcome.error == "StateError"
         assert "whole on all ranks" in outcome.text
 
@@ -326,17 +284,8 @@ def test_what_goes_wrong_on_one_rank_stops_all(tmp_path: Path) -> None:
         assert path.name in outcome.text
 
 
-def local(weight: Any) -> torch.Tensor:
-    """This process's part of a sharded parameter."""
-    part: torch.Tensor = weight.to_local()
-    return part
-
-
 def on_mesh(folder: str) -> tuple[list[str], int]:
     """Save and load on two data-parallel ranks of two processes each, with a model that FSDP2 shards in own."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     world, trained = odb.World.from_mesh(mesh), fully_shard(model(), mesh=mesh["dp"])
     with alone(world=world) as loader:
@@ -344,7 +293,7 @@ def on_mesh(folder: str) -> tuple[list[str], int]:
         with pytest.raises(odb.ConfigError, match="give it in own"):
             save(folder, loader, step=1, shared={"model": trained})
         target = save(folder, loader, step=1, shared={"value": Value(5.0)}, own={"model": trained})
-    before = [local(weight).clone() for weight in trained.parameters()]
+    before = [weight.to_local().clone() for weight in trained.parameters()]
     with torch.no_grad():
         for weight in trained.parameters():
             weight.zero_()
@@ -352,7 +301,7 @@ def on_mesh(folder: str) -> tuple[list[str], int]:
         value = Value()
         assert load(folder, loader, shared={"value": value}, own={"model": trained})
         assert loader.state_dict()["step"] == 1
-    after = [local(weight) for weight in trained.parameters()]
+    after = [weight.to_local() for weight in trained.parameters()]
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
     return sorted(path.name for path in target.iterdir()), int(value.weight.item())
 

@@ -15,7 +15,7 @@ from ranks_training import RATE
 from trainer_cases import DEADLINE, name_ranks
 
 import odb_stream as odb
-from odb_stream.adapters.huggingface.checkpoint import TRAINER_STATE, find
+from odb_stream.adapters.huggingface.callback import TRAINER_STATE, find
 from odb_stream.adapters.loader_states import state_name, write_state
 
 CASE = HfCase((130,), 2, settings={"grad_accum": 3, "layout": "packed"}, arguments={"lr_scheduler_type": "linear"})
@@ -101,12 +101,6 @@ def test_files_of_another_number_of_ranks_are_not_mistaken(tmp_path: Path) -> No
         find(str(tmp_path), "", odb.World())
     write_state(tmp_path, odb.World(0, 1), {})
     assert [path.name for path in tmp_path.glob("odb_*")] == [state_name(0, 1)]
-
-
-def test_a_state_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    with pytest.raises(TypeError):
-        write_state(tmp_path, odb.World(), {"loader": object()})
-    assert not list(tmp_path.glob("odb_*"))
 
 
 def shared(folder: str, steps: int, resume: bool) -> list[list[int]]:

@@ -39,7 +39,6 @@ FOUR = {
 
 @pytest.fixture(scope="module")
 def two() -> list[dict[str, Trained]]:
-    """What each of two ranks brought home."""
     return values(run_ranks(train_all, 2, TWO | SPOILT, train, deadline=DEADLINE))
 
 

@@ -55,7 +55,6 @@ def train(case: Case, model: Any, world: odb.World | None = None, peers: int = 1
 
 
 def train_plans(plans: dict[str, Case]) -> dict[str, EpochRecord]:
-    """All plans one after the other on this rank."""
     wraps = {"ddp": DistributedDataParallel, "fsdp": fully_shard}
     return {name: train(case, wraps[name.split(",")[0]](Scored())) for name, case in plans.items()}
 

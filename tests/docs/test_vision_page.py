@@ -5,8 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from vision_chats import Chats, pipeline
-from vision_support import processor
+from vision_support import Chats, pipeline, processor
 
 import odb_stream as odb
 from odb_stream import stages

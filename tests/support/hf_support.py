@@ -145,7 +145,6 @@ class Spoilt(Watched):
 
 
 def mean_loss(trained: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The loss that a model returns."""
     loss: torch.Tensor = trained(input_ids=ids, labels=labels)["loss"]
     return loss
 

@@ -4,7 +4,7 @@ Ranks are real processes in one gloo group on loopback. Most tests need one call
 module, and what it raises is a result like any other::
 
     outcomes = run_ranks(train, 2, settings)      # train(settings) on two ranks, until both have ended
-    assert outcomes[0].error == "PeerError"       # value, error, text, exit_code, output
+    assert outcomes[0].error == "PeerError"       # value, error, text, output
     first, second = values(run_ranks(train, 2))   # or all values; fails when one raised, and shows what all wrote
 
 A test that talks to its ranks while they run, or stops or kills one, keeps them in hand instead. The function finds its
@@ -54,13 +54,12 @@ def line_to_test() -> Connection:
 class Outcome:
     """What became of a rank: what its function returned, or the type and text of what it raised.
 
-    ``output`` is what the process wrote so far; ``exit_code`` is known from ``run_ranks`` alone.
+    ``output`` is what the process wrote so far.
     """
 
     value: Any = None
     error: str = ""
     text: str = ""
-    exit_code: int | None = None
     output: str = ""
 
 
@@ -116,7 +115,6 @@ class Ranks:
         return self.processes[rank].exitcode
 
     def output(self, rank: int) -> str:
-        """What a process has written so far."""
         return self.logs[rank].read_text(errors="replace") if self.logs[rank].exists() else ""
 
     def written(self) -> str:
@@ -151,19 +149,14 @@ def run_ranks(
     until = time.monotonic() + deadline
     expected = [(exits or {}).get(rank, 0) for rank in range(size)]
     with start_ranks(function, size, *arguments, method=method, deadline=deadline) as ranks:
-        outcomes = []
+        outcomes = [Outcome()] * size
         for rank in range(size):
-            try:
+            with suppress(AssertionError):
                 # Before the exit code: a process with a large result does not end until someone reads it.
-                outcome = ranks.outcome(rank, until - time.monotonic())
-            except AssertionError:
-                outcome = Outcome()
-            outcomes.append(outcome)
+                outcomes[rank] = ranks.outcome(rank, until - time.monotonic())
         codes = [ranks.exit_code(rank, until - time.monotonic()) for rank in range(size)]
         assert codes == expected, f"exit codes {codes} (None: hangs), expected {expected}\n{ranks.written()}"
-        return [
-            replace(outcome, exit_code=codes[rank], output=ranks.output(rank)) for rank, outcome in enumerate(outcomes)
-        ]
+        return [replace(outcome, output=ranks.output(rank)) for rank, outcome in enumerate(outcomes)]
 
 
 def values(outcomes: list[Outcome]) -> list[Any]:

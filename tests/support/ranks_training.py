@@ -36,12 +36,10 @@ class Case:
         return list(range(sum(self.shares)))
 
     def pipeline(self, rank: int, *stages: Any) -> odb.Pipeline:
-        """The pipeline of a rank."""
         part = own_part(self.shares, rank, empty_first=self.empty_first_on == rank)
         return odb.Pipeline(odb.FromDataset(part, sharded=True, shuffle=self.shuffle), *stages)
 
     def loader(self, *stages: Any, world: odb.World | None = None, **settings: Any) -> odb.Loader:
-        """The Loader of this rank."""
         given = {"budget": odb.Budget(512), "window": 32, "lookahead": 16, **self.settings, **settings}
         rank = own_rank() if world is None else world.rank
         return odb.Loader(self.pipeline(rank, *stages), world=world, **given)
@@ -304,7 +302,6 @@ class Trained:
 
 
 def train(case: Case) -> Trained:
-    """Train through the epochs of a case on this rank."""
     with case.loader() as stream:
         epochs = [trained_epoch(stream) for _ in range(int(case.epochs))]
         return Trained(epochs, stream.report(), stream.samples)

@@ -1,7 +1,14 @@
-"""Programs under torchrun: started on a number of ranks, waited for, or killed with all their ranks."""
+"""Programs under torchrun: started on a number of ranks, waited for, or killed with all their ranks.
 
+``torchrun_support.py LINES WORD PROGRAM ...`` runs a program up to a known point, where it stands still to be killed:
+where it has printed so many lines that hold the word; then it says ``STANDS``. A program that is killed on the strength
+of its lines alone may be far ahead of who reads them, or at its end.
+"""
+
+import io
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -9,11 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from held_program import STANDS
 from waiting import children
 
 SECONDS = 300.0
-HELD_PROGRAM = Path(__file__).with_name("held_program.py")
+STANDS = "it stands still"
 
 
 def start(
@@ -25,7 +31,7 @@ def start(
     """
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     quiet = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
-    hold = [HELD_PROGRAM, *held] if held else []
+    hold = [__file__, *held] if held else []
     return subprocess.Popen(
         [sys.executable, *launch, *map(str, [*hold, program, *given])],
         stdout=subprocess.PIPE,
@@ -54,3 +60,33 @@ def kill_held(job: subprocess.Popen[str]) -> None:
             os.kill(process, signal.SIGKILL)
     job.wait(SECONDS)
     job.stdout.close()
+
+
+class HeldOutput(io.TextIOWrapper):
+    """Standard output that does not return from the last of the lines."""
+
+    lines: int
+    word: str
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        self.lines -= self.word in text
+        if self.lines == 0:
+            super().write(f"\n{STANDS}\n")
+            self.flush()
+            while True:
+                signal.pause()
+        return written
+
+
+def run_held(lines: int, word: str, program: str, *given: str) -> None:
+    held = HeldOutput(sys.stdout.buffer, encoding=sys.stdout.encoding, write_through=True)
+    held.lines, held.word = lines, word
+    sys.stdout = held
+    sys.argv = [program, *given]
+    sys.path[0] = str(Path(program).parent)
+    runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    run_held(int(sys.argv[1]), *sys.argv[2:])

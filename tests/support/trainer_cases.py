@@ -89,6 +89,5 @@ class Scored(nn.Module):
 
 
 def scored_loss(trained: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The mean loss that such a model returns."""
     output: Output = trained(ids, labels)
     return output.loss

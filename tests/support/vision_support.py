@@ -1,12 +1,16 @@
-"""Chat templates of three vision families, their processors, and pictures to go with them."""
+"""Chat templates of three vision families, their processors, pictures and a dataset of chats to go with them."""
 
 import io
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 from stage_samples import byte_level
 from tokenizers import Tokenizer
+
+import odb_stream as odb
+from odb_stream import stages
 
 SPECIALS = [
     "<|endoftext|>", "<|im_start|>", "<|im_end|>",
@@ -153,10 +157,21 @@ def picture(width: int, height: int, *, mode: str = "RGB", seed: int = 0) -> Ima
 
 
 def encoded(image: Image.Image, kind: str = "PNG", **settings: object) -> bytes:
-    """An image as a file."""
     file = io.BytesIO()
     image.save(file, kind, **settings)
     return file.getvalue()
+
+
+def on_white(data: bytes) -> Image.Image:
+    """An image file as Pillow shows it: upright, the first frame on white."""
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+
+
+def processed(model, messages: list, files: list[bytes]) -> dict:
+    """What the processor of transformers gives for a chat and its images."""
+    text = model.apply_chat_template(messages, tokenize=False)
+    return model(text=[text], images=[on_white(file) for file in files] or None, return_tensors="np")
 
 
 def exif(orientation: object) -> Image.Exif:
@@ -166,7 +181,6 @@ def exif(orientation: object) -> Image.Exif:
 
 
 def image_file(width: int = 60, height: int = 40, *, seed: int = 0) -> bytes:
-    """A picture as a PNG file."""
     return encoded(picture(width, height, seed=seed))
 
 
@@ -187,7 +201,6 @@ def members(*files: bytes) -> dict[str, bytes]:
 
 
 def image_parts_of(messages: list) -> int:
-    """How many image parts a chat has."""
     return sum(part["type"] == "image" for m in messages if isinstance(m["content"], list) for part in m["content"])
 
 
@@ -214,3 +227,44 @@ CHATS = {
     "text only": [turn("user", "what", " is it?"), turn("assistant", "a cat")],
     "same words": [turn("user", "a", None, "a", None, "a"), turn("assistant", "a")],
 }
+
+WORDS = ["red", "green", "blue", "big", "small", "left", "right", "above", "below", "of", "the", "and"]
+
+
+@dataclass(frozen=True)
+class Chats:
+    """``size`` chats: item i has i % 3 images of its own sizes, and at least ``least``.
+
+    With ``broken``, the images of item 5 of each ten are cut short; with ``text_only`` there are none.
+    """
+
+    size: int
+    least: int = 0
+    broken: bool = False
+    text_only: bool = False
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> dict:
+        number = 0 if self.text_only else max(self.least, index % 3)
+        sizes = [(40 + 17 * ((index + k) % 9), 30 + 23 * ((2 * index + k) % 7)) for k in range(number)]
+        files = [image_file(*size, seed=index) for size in sizes]
+        if self.broken and index % 10 == 5:
+            files = [file[: len(file) // 2] for file in files]
+        question = [*[None] * number, " ".join(WORDS[: 2 + index % 9]), f"chat {index}"]
+        answer = turn("assistant", " ".join(WORDS[index % 5 : 5 + index % 7]))
+        return {"messages": [turn("user", *question), answer], "images": files}
+
+
+def pipeline(dataset, *more, family: str = "qwen3_vl", **source) -> odb.Pipeline:
+    """The vision pipeline over a dataset; ``more`` stages come before the template."""
+    model = processor(family)
+    return odb.Pipeline(
+        odb.FromDataset(dataset, **source),
+        stages.MeasureImages(),
+        *more,
+        stages.ChatTemplate(model),
+        stages.Tokenize(model),
+        stages.ExpandVisualTokens(model),
+    )

@@ -1,19 +1,27 @@
-"""Callbacks of the Trainer: progress, the end of epochs, figures and checkpoints; and the progress bar."""
+"""Callbacks of the Trainer: progress, the end of epochs, figures and checkpoints; and the progress bar.
+
+A checkpoint of the Trainer is whole when the loader's files of all ranks, written last, are in it.
+"""
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
-from transformers.trainer_callback import ProgressCallback
+from transformers.trainer_callback import ProgressCallback, TrainerState
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils.logging import tqdm
 
-from odb_stream.adapters.huggingface.checkpoint import folder_of
 from odb_stream.adapters.huggingface.progress import SampleProgress
 from odb_stream.adapters.huggingface.stream import EvalStream, TrainStream
-from odb_stream.adapters.loader_states import withdraw_state, write_state
+from odb_stream.adapters.loader_states import newest_whole, state_problem, withdraw_state, write_state
 from odb_stream.adapters.meter import Meter
+from odb_stream.config import World
+from odb_stream.errors import StateError
 from odb_stream.loader import Loader
+
+TRAINER_STATE = "trainer_state.json"
 
 
 @dataclass
@@ -117,3 +125,42 @@ class SampleBar(ProgressCallback):  # type: ignore[misc]  # transformers is unty
         if state.is_world_process_zero and self.training_bar is not None:
             self.training_bar.update(self._progress.position - self._shown)
             self._shown = self._progress.position
+
+
+def folder_of(output_dir: str, step: int) -> Path:
+    """The folder of the checkpoint after an optimizer step."""
+    return Path(output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}")
+
+
+def find(asked: str | bool, output_dir: str, world: World) -> Path:
+    """The checkpoint to resume from, the same on all ranks: the one that was named, or the last whole one.
+
+    Raises StateError, on all ranks, where there is none or it is not whole.
+    """
+    folders = Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if asked is True else [Path(str(asked))]
+    by_name = {folder.name: folder for folder in folders}
+    name, found = newest_whole({name: _problem(folder, world) for name, folder in by_name.items()}, world, _step_of)
+    if name is not None:
+        return by_name[name]
+    if asked is True:
+        raise StateError(f"{output_dir} holds no checkpoint that is whole on all ranks; found: {found}")
+    raise StateError(
+        f"{asked} is not a whole checkpoint of this trainer ({found}): name an earlier one, or give "
+        "resume_from_checkpoint=True for the last whole one"
+    )
+
+
+def _problem(folder: Path, world: World) -> str:
+    """What is missing in a checkpoint, in words; empty for a whole one."""
+    if not (folder / TRAINER_STATE).is_file():
+        return f"it has no {TRAINER_STATE}"
+    try:
+        TrainerState.load_from_json(str(folder / TRAINER_STATE))
+    except ValueError:
+        return f"its {TRAINER_STATE} is cut off"
+    return state_problem(folder, world)
+
+
+def _step_of(name: str) -> int:
+    number = name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else -1

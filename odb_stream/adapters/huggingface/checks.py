@@ -55,8 +55,8 @@ def check_ranks(loader: Loader, name: str, processes: int, peers: int) -> None:
 
 def _problems(args: TrainingArguments, loader: Loader) -> Iterator[str]:
     settings = loader.settings
-    default = _default(args, "per_device_train_batch_size")
-    if args.per_device_train_batch_size != default:
+    defaults = {field.name: field.default for field in fields(args)}
+    if args.per_device_train_batch_size != defaults["per_device_train_batch_size"]:
         yield (
             f"per_device_train_batch_size is {args.per_device_train_batch_size}, but the loader decides what a batch "
             "contains: leave it out and set the loader's Budget (tokens, or samples)"
@@ -81,7 +81,7 @@ def _problems(args: TrainingArguments, loader: Loader) -> Iterator[str]:
         )
     if args.dataloader_drop_last:
         yield "dataloader_drop_last is set, but the loader gives every sample once: leave it out"
-    if args.train_sampling_strategy != _default(args, "train_sampling_strategy"):
+    if args.train_sampling_strategy != defaults["train_sampling_strategy"]:
         yield (
             f"train_sampling_strategy is {args.train_sampling_strategy!r}, but the loader decides order and grouping: "
             "leave it out and set the loader's window, or the source's shuffle"
@@ -108,7 +108,3 @@ def _problems(args: TrainingArguments, loader: Loader) -> Iterator[str]:
             f"num_train_epochs is {args.num_train_epochs:g}, but the number of samples in an epoch is unknown: give a "
             "whole number, or write an index beside every shard (`odb-stream index`)"
         )
-
-
-def _default(args: TrainingArguments, name: str) -> Any:
-    return next(field.default for field in fields(args) if field.name == name)

@@ -8,8 +8,7 @@ from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
-from odb_stream.adapters.huggingface.callback import Run, SampleBar, StreamCallback
-from odb_stream.adapters.huggingface.checkpoint import find
+from odb_stream.adapters.huggingface.callback import Run, SampleBar, StreamCallback, find
 from odb_stream.adapters.huggingface.checks import check_arguments, check_loaders, check_ranks
 from odb_stream.adapters.huggingface.packing import check_packing, check_positions, choose_attention
 from odb_stream.adapters.huggingface.progress import SampleProgress, check_schedule, follow_samples

@@ -67,7 +67,6 @@ def trained(size: int) -> list[dict[str, Trained]]:
 
 
 def by_epoch(ranks: list[Trained]) -> list[list[EpochRecord]]:
-    """The records of all ranks, epoch by epoch."""
     return [list(records) for records in zip(*(rank.epochs for rank in ranks), strict=True)]
 
 
@@ -173,7 +172,6 @@ def test_a_quota_ends_every_epoch_at_the_first_step_that_reaches_it(name: str) -
 
 
 def read_one_shard(addresses: list[str]) -> list[tuple[list[EpochRecord], int | None]]:
-    """Two epochs of each shard."""
     found = []
     for address in addresses:
         pipeline = odb.Pipeline(odb.Shards(address), numbered_text)

@@ -26,19 +26,28 @@ FEW = Case((12, 8), settings={"budget": odb.Budget(200)})
 QUOTA = Case((30, 20), settings={"closure": "quota", "quota": 20})
 
 
-def break_then_go_on(at: list[int]) -> tuple[int, EpochRecord, dict[str, Any]]:
+def break_then_go_on(at: list[int], keeps: bool) -> tuple[int, EpochRecord, dict[str, Any]]:
     with MANY.loader() as stream:
-        started = take(iter(stream), at[dist.get_rank()])
+        started = take(old := iter(stream), at[dist.get_rank()])
+        if not keeps:
+            old = iter(())  # the loop forgets its iterator
         record = watched_epoch(stream)
+        if keeps:
+            with pytest.raises(odb.StateError, match="iterator of epoch 0 was ended"):
+                next(old)
         report = stream.report()
     nothing_is_left()
     return len(started), record, report
 
 
+@pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("at", [[5, 5, 5], [1, 2, 2], [0, 0, 0]])
-def test_after_a_break_on_all_ranks_the_next_loop_is_a_whole_epoch(at: list[int]) -> None:
-    """Ranks that all stop within a round get no error; nothing of the broken epoch reaches the next."""
-    steps, records, reports = zip(*values(run_ranks(break_then_go_on, 3, at)), strict=True)
+def test_after_a_break_on_all_ranks_the_next_loop_is_a_whole_epoch(at: list[int], keeps: bool) -> None:
+    """Ranks that all stop within a round get no error; nothing of the broken epoch reaches the next.
+
+    An iterator that is kept has ended.
+    """
+    steps, records, reports = zip(*values(run_ranks(break_then_go_on, 3, at, keeps)), strict=True)
     assert list(steps) == at
     assert in_order(record.emitted for record in records) == MANY.numbers
     assert {info["epoch"] for record in records for info in record.infos} == {1}
@@ -172,21 +181,6 @@ def test_the_loop_keeps_its_loader_alive() -> None:
     Fails when the loader leaves the others once it is forgotten, although its loop runs.
     """
     assert in_order(values(run_ranks(loop_over_a_nameless_loader, 3))) == MANY.numbers
-
-
-def restart() -> tuple[int, Any]:
-    with MANY.loader() as stream:
-        old = iter(stream)
-        took = take(old, 1 + (dist.get_rank() > 0))  # both are steps of the first round, so that nobody misses any
-        new = iter(stream)
-        with pytest.raises(odb.StateError, match="iterator of epoch 0 was ended"):
-            next(old)
-        return len(took), watched_epoch(new)
-
-
-def test_a_new_iterator_ends_the_old_one_on_all_ranks() -> None:
-    results = values(run_ranks(restart, 3))
-    assert in_order(record.emitted for _, record in results) == MANY.numbers
 
 
 def close_alone(when: str) -> None:

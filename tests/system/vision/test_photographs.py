@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import skimage.data
 from PIL import Image
-from vision_chats import pipeline
-from vision_support import processor, turn
+from vision_support import on_white, pipeline, processed, processor, turn
 
 import odb_stream as odb
 from odb_stream import stages
@@ -34,16 +33,10 @@ def files() -> dict[str, bytes]:
         if not name.endswith(".gif"):
             image = Image.open(io.BytesIO(found[name]))
             file = io.BytesIO()
-            plain = image if image.mode in ("L", "RGB") else on_white(image)
+            plain = image if image.mode in ("L", "RGB") else on_white(found[name])
             plain.save(file, "JPEG", quality=88, progressive=number % 2 == 0)
             found[f"{name} as JPEG"] = file.getvalue()
     return found
-
-
-def on_white(image: Image.Image) -> Image.Image:
-    """The first frame on white."""
-    image = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 
 
 class Album:
@@ -65,11 +58,8 @@ class Album:
 
 
 def expected(index: int) -> dict:
-    """What the transformers processor gives for a chat of the album."""
-    model, item = processor("qwen3_vl"), Album()[index]
-    images = [on_white(Image.open(io.BytesIO(data))) for data in item["images"]]
-    text = model.apply_chat_template(item["messages"], tokenize=False)
-    return model(text=[text], images=images, return_tensors="np")
+    item = Album()[index]
+    return processed(processor("qwen3_vl"), item["messages"], item["images"])
 
 
 @pytest.mark.slow

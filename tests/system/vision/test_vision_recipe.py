@@ -3,7 +3,6 @@
 And ``run --train`` on it: a tiny Qwen3-VL takes its batches, and the loss falls.
 """
 
-import io
 import json
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import vision_support
-from PIL import Image, ImageOps
 
 import odb_stream as odb
 from odb_stream.prepare.records import prepare_for
@@ -47,26 +45,14 @@ def records() -> list:
     return list(plain().source.reading(odb.World(), seed=0, epoch=0).records(START))
 
 
-def upright(data: bytes) -> Image.Image:
-    """An image as Pillow shows it on white."""
-    image = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
-    if image.mode == "RGBA":
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    return image
-
-
 def reference(record) -> dict:
     """What the processor gives for the chat and the images of a record."""
     messages = json.loads(record.members["json"])["messages"]
     files = iter(data for name, data in record.members.items() if name != "json")
     parts = [part for message in messages if isinstance(message["content"], list) for part in message["content"]]
-    images = [
-        upright(record.members[part["image"]] if "image" in part else next(files))
-        for part in parts
-        if part["type"] == "image"
-    ]
-    text = processor().apply_chat_template(messages, tokenize=False)
-    return processor()(text=[text], images=images or None, return_tensors="np")
+    named = [part.get("image") for part in parts if part["type"] == "image"]
+    images = [next(files) if name is None else record.members[name] for name in named]
+    return vision_support.processed(processor(), messages, images)
 
 
 def spells_a_mark(record) -> bool:
