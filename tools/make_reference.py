@@ -41,7 +41,6 @@ WIDTH = 100
 
 
 def main(page: Path) -> None:
-    """Write the page."""
     parts = [part for name, names in PARTS.items() for part in module(name, names)]
     parts += ["## The command line", *commands()]
     headings = [found.groups() for part in parts if (found := re.fullmatch(r"(##|###) (.+)", part))]
@@ -242,7 +241,6 @@ def commands() -> Iterator[str]:
 
 
 def row(given: Any, annotation: Any) -> str:
-    """One argument or option as a row of the table."""
     names = ", ".join(f"`{name}`" for name in [*given.opts, *given.secondary_opts])
     if given.param_type_name == "argument":
         names = f"`{given.metavar or given.name.upper()}`"

@@ -23,7 +23,6 @@ class Spent(NamedTuple):
     seconds: float
 
     def plus(self, other: "Spent") -> "Spent":
-        """The sum of both."""
         return Spent(self.calls + other.calls, self.seconds + other.seconds)
 
 

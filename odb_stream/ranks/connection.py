@@ -222,7 +222,6 @@ class GlooGroup:
 
 
 def _store_of(world: World) -> Any:
-    """The store of the World's process group."""
     if not (dist.is_available() and dist.is_initialized()):
         raise ConfigError(
             f"World.size is {world.size}, but torch.distributed is not initialized: call init_process_group before "

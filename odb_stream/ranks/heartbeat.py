@@ -108,7 +108,6 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="odb_stream-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat."""
         if self._rank == HUB:
             self._store.set(EVENT_KEY, "")
         self._store.set(self._beats[self._rank], "0")

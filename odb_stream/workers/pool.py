@@ -131,7 +131,6 @@ class _Worker:
                 self.connection.send_bytes(self._unsent.pop(0))
 
     def became_ready(self) -> None:
-        """Record that the worker has its pipeline."""
         self.ready = True
 
     def reap(self) -> int | None:

@@ -55,11 +55,9 @@ class PrepareTask:
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> "PrepareTask":
-        """The task of these records."""
         return cls([(tuple(r.ref), r.key, r.shard, dict(r.members), r.epoch, r.damage) for r in records])
 
     def run(self, prepare: Prepare) -> PreparedChunk:
-        """The chunk."""
         return prepare.chunk(
             [
                 Record(SampleRef(*ref), key, shard, members, epoch=epoch, damage=damage)

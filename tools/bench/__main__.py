@@ -18,7 +18,6 @@ BENCHMARKS = {name: module for name, (_, module, _) in page.SECTIONS.items()}
 
 
 def parsed(name: str, words: list[str]) -> argparse.Namespace:
-    """The options of one benchmark."""
     module = BENCHMARKS[name]
     parser = argparse.ArgumentParser(
         prog=f"python tools/bench {name}",

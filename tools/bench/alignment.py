@@ -181,7 +181,6 @@ class MadeUpPeers:
         self.bytes_gathered = 0
 
     def answer(self, event: Event) -> Any:
-        """The answer to one event."""
         if isinstance(event, Deliver):
             return None
         if isinstance(event, Exchange):

@@ -106,7 +106,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def publish(figures: dict[str, Any]) -> None:
-    """Write the pictures and the tables of the guide."""
     pictures.write_curves(figures, FOLDER.parent / "pictures")
     GUIDE.write_text(with_tables(GUIDE.read_text(encoding="utf-8"), figures), encoding="utf-8")
 
@@ -122,7 +121,6 @@ def with_tables(text: str, figures: dict[str, Any]) -> str:
 
 
 def axis_table(axis: str, figures: dict[str, Any]) -> str:
-    """The table of one curve."""
     if axis == "workers":
         return table(
             ["workers", "samples a second / those of 1 worker"],

@@ -105,7 +105,6 @@ def run(options: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def page(figures: dict[str, Any]) -> str:
-    """A workload a line."""
     rows = []
     for name, kinds in figures["workloads"].items():
         rates = [kinds[kind]["samples_per_second"] for kind in KINDS]

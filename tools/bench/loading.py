@@ -83,7 +83,6 @@ def write_chats(folder: Path, samples: int, *, words: tuple[int, int] = (10, 299
 
 
 def plain(dataset: Any, workers: int) -> Batches:
-    """torch's DataLoader."""
     from torch.utils.data import DataLoader
 
     return DataLoader(
@@ -109,7 +108,6 @@ class Published:
 
 
 def from_tar(shards: list[str], workers: int) -> Batches:
-    """webdataset's own loader."""
     import webdataset
 
     dataset = webdataset.WebDataset(shards, shardshuffle=8, seed=1).shuffle(1000).map(Chats(shards[0], []).of_sample)
@@ -149,7 +147,6 @@ def case(name: str, source: odb.Pipeline, peers: dict[str, Batches], samples: in
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Both cases."""
     workers, samples = options.workers, options.samples
     has_published = find_spec("odb") is not None
 

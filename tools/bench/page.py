@@ -90,7 +90,6 @@ def provenance(result: dict[str, Any]) -> str:
 
 
 def text(folder: Path = FOLDER) -> str:
-    """The whole page."""
     return HEAD + "".join(section(name, folder) for name in SECTIONS) + TAIL
 
 

@@ -70,7 +70,6 @@ def write_curves(figures: dict[str, Any], folder: Path) -> None:
 
 
 def write_quality(figures: dict[str, Any], folder: Path) -> None:
-    """``quality.svg``."""
     folder.mkdir(exist_ok=True)
     (folder / "quality.svg").write_text(svg("quality", partial(draw_quality, figures)), encoding="utf-8")
 
@@ -86,7 +85,6 @@ def svg(name: str, drawn: Callable[[], Figure]) -> str:
 
 
 def draw_curve(axis: str, figures: dict[str, Any]) -> Figure:
-    """The panels of one setting."""
     chosen = SHOWN.get(axis, ("critical_ratio",))
     figure = Figure(figsize=(1.0 + 3.1 * max(2, len(chosen)), 3.1), layout="constrained")
     points = figures[axis]["points"] if axis == "workers" else figures[axis]

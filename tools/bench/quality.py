@@ -131,7 +131,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def row(name: str, policy: Policy, ranks: int, figures: Figures, samples: int) -> dict[str, Any]:
-    """What is kept of one simulation."""
     return {
         "array": name,
         "samples": samples,

@@ -64,7 +64,6 @@ def save(name: str, figures: Any, command: str, folder: Path = FOLDER) -> Path:
 
 
 def load(name: str, folder: Path = FOLDER) -> dict[str, Any]:
-    """What :func:`save` wrote."""
     result: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
     return result
 

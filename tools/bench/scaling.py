@@ -79,7 +79,6 @@ def memory(samples: int) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """All three parts."""
     ranks = [number for number in (8, 64, 512, 1024, 4096) if number <= options.most_ranks]
     sizes = [10**power for power in range(4, 10) if 10**power <= options.most_samples]
     found: dict[str, Any] = {"epoch_of_8_ranks": eight_ranks(5), "agreement": [], "sample": [], "memory": []}
@@ -97,7 +96,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def page(figures: dict[str, Any]) -> str:
-    """Three tables."""
     rows = []
     for one in figures["agreement"]:
         steady, drain = one["steady"], one["drain"]

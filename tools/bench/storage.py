@@ -60,7 +60,6 @@ def write_tar(path: Path, megabytes: int) -> int:
 
 
 def leave_page_cache(path: Path) -> None:
-    """Drop a file from the page cache."""
     with open(path, "rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -71,7 +70,6 @@ def with_webdataset(path: Path) -> int:
 
 
 def with_odb_stream(options: Storage) -> int:
-    """Samples that odb_stream reads from the server."""
     return sum(len(sample.members["jpg"]) == MEMBER_BYTES for sample in read_samples(ADDRESS, options=options))
 
 
@@ -139,7 +137,6 @@ def requests_for_the_last_sample(options: Storage) -> list[str]:
 
 
 def main() -> None:
-    """Run it and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--repeats", type=int, default=3, help="measured rounds")
     parser.add_argument("--megabytes", type=int, default=100, help="size of the tar")

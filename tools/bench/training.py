@@ -72,7 +72,6 @@ def model_of(shape: dict[str, int], seed: int) -> torch.nn.Module:
 
 
 def over_ranks(*values: int) -> list[int]:
-    """Sums over all ranks."""
     told = torch.tensor(values)
     dist.all_reduce(told)
     sums: list[int] = told.tolist()

@@ -50,7 +50,6 @@ ANSWER = "A few shapes of different colours over a cloudy ground. " * 4
 
 
 def photograph(width: int, height: int, seed: int) -> bytes:
-    """A JPEG file."""
     rng = np.random.Generator(np.random.PCG64(seed))
     layers = np.zeros((height, width, 3), dtype=np.float32)
     for cells, strength in ((4, 90.0), (16, 40.0), (64, 22.0), (256, 14.0)):
@@ -117,7 +116,6 @@ bare: tuple[Any, Photographs]
 
 
 def start_bare(dataset: Photographs) -> None:
-    """Prepare a process of the bare pool."""
     global bare
     bare = processor(), dataset
 
@@ -133,7 +131,6 @@ def run_bare(index: int) -> tuple[int, int]:
 
 
 def throughput(samples: int, rounds: int) -> dict[str, Any]:
-    """Samples per second of both."""
     rng = np.random.Generator(np.random.PCG64(3))
     sides = [(int(rng.integers(500, 1150)), int(rng.integers(400, 900))) for _ in range(48)]
     dataset = Photographs(samples, tuple(photograph(*side, seed) for seed, side in enumerate(sides)), most=3)
@@ -174,7 +171,6 @@ class Untouched(stages.PixelTransform):
     """Changes nothing, but must see the pixels."""
 
     def transform(self, image: Image.Image, draws: np.random.Generator) -> Image.Image:  # noqa: ARG002
-        """The image."""
         return image
 
 
@@ -217,7 +213,6 @@ def peak(samples: int, window: int, early: bool, steps: int | None) -> dict[str,
 
 
 def memory(samples: int, window: int) -> dict[str, Any]:
-    """Both runs, one after the other."""
     results = {}
     # The window starts at 256 places and doubles each round of at most 128 steps of 4 samples: 300 steps fill it.
     for name, early, steps in (("late", False, None), ("early", True, min(300, samples // 4))):
