@@ -2,16 +2,14 @@
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 PACKAGE = "odb_stream"
 ROOT = Path(__file__).parents[2]
 
 
-@dataclass(frozen=True)
-class Import:
+class Import(NamedTuple):
     """One import statement's target, as far as it can be told from the source."""
 
     target: str
@@ -63,13 +61,3 @@ def _running_nodes(tree: ast.AST, *, at_module_level: bool) -> Iterator[tuple[as
         yield node, at_module_level
         deferred = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         yield from _running_nodes(node, at_module_level=at_module_level and not deferred)
-
-
-def find_cycle(edges: Mapping[str, set[str]]) -> list[str]:
-    """A cycle of the graph as a list of names that ends where it begins, or an empty list."""
-    try:
-        TopologicalSorter(edges).prepare()
-    except CycleError as error:
-        cycle: list[str] = error.args[1]
-        return cycle[::-1]  # graphlib lists each name before the one that imports it
-    return []
