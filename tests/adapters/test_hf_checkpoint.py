@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import torch
 from hf_support import HfCase, Watched, arguments, model
-from ranks_data import Numbered
 from ranks_support import run_ranks, values
 from ranks_training import RATE
-from trainer_cases import DEADLINE, name_ranks
+from trainer_cases import DEADLINE, alone, name_ranks
 
 import odb_stream as odb
 from odb_stream.adapters.huggingface.callback import TRAINER_STATE, find
@@ -108,8 +107,7 @@ def shared(folder: str, steps: int, resume: bool) -> list[list[int]]:
     name_ranks()
     given = {"learning_rate": RATE, "max_steps": steps, "save_strategy": "steps", "save_steps": 2}
     args = arguments(folder, num_train_epochs=2, lr_scheduler_type="cosine", **given)
-    pipeline = odb.Pipeline(odb.FromDataset(Numbered(240)))
-    with odb.Loader(pipeline, budget=odb.Budget(256), window=16, lookahead=6) as loader:
+    with alone(240) as loader:
         trainer = Watched(model("mean"), args, train_loader=loader)
         trainer.train(resume_from_checkpoint=resume)
         assert resume is False or trainer.state.epoch == 2.0

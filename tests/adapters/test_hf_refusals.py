@@ -62,26 +62,23 @@ def test_a_loader_for_other_ranks() -> None:
         check_ranks(loader, "train_loader", 4, 2)
 
 
-def unindexed(tmp_path: Path) -> odb.Pipeline:
-    return odb.Pipeline(odb.Shards(write_numbers(tmp_path / "shard-000000.tar", 60, indexed=False)), numbered_text)
-
-
 def test_an_unknown_end_needs_a_schedule_without_one(tmp_path: Path) -> None:
     """Without an index the loader cannot tell how many samples are to come."""
+    unindexed = odb.Pipeline(odb.Shards(write_numbers(tmp_path / "a.tar", 60, indexed=False)), numbered_text)
     given = {"budget": odb.Budget(128), "window": 16}
     part = {"num_train_epochs": 1.5}
     for told, more in (("lr_scheduler_type 'linear' needs to know", {}), ("num_train_epochs is 1.5", part)):
         args = arguments(str(tmp_path / "out"), **more)
-        with odb.Loader(unindexed(tmp_path), **given) as loader, pytest.raises(odb.ConfigError, match=told):
+        with odb.Loader(unindexed, **given) as loader, pytest.raises(odb.ConfigError, match=told):
             StreamTrainer(model("mean"), args, train_loader=loader)
     args = arguments(str(tmp_path / "out"), lr_scheduler_type="constant", num_train_epochs=2, save_strategy="no")
-    with odb.Loader(unindexed(tmp_path), **given) as loader:
+    with odb.Loader(unindexed, **given) as loader:
         trainer = Watched(model("mean"), args, train_loader=loader)
         trainer.train()
         assert loader.report()["emitted"] == sum(map(len, trainer.updates)) == 120
         assert trainer.state.epoch == 2.0
     args = arguments(str(tmp_path / "out"), max_steps=3, warmup_steps=2, save_strategy="no")
-    with odb.Loader(unindexed(tmp_path), **given) as loader:
+    with odb.Loader(unindexed, **given) as loader:
         trainer = Watched(model("mean"), args, train_loader=loader, schedule="steps")
         assert trainer.train().global_step == 3
 

@@ -63,7 +63,6 @@ def mean(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any) -> torch.T
 
 
 LOSS_SCALE_WARNING = "odb_stream.loader.epoch.logger.warning"
-MODELS = {"mean": MeanModel, "items": ItemsModel}
 
 
 def model(kind: str) -> nn.Module:
@@ -73,7 +72,7 @@ def model(kind: str) -> nn.Module:
         if kind == "qwen3":
             small = {**TEXT, "hidden_size": 32, "intermediate_size": 32, "head_dim": 16, "initializer_range": 0.3}
             return Qwen3ForCausalLM(Qwen3Config(vocab_size=VOCABULARY, tie_word_embeddings=True, **small)).double()
-        return MODELS[kind]().double()
+        return (ItemsModel() if kind == "items" else MeanModel()).double()
 
 
 @dataclass(frozen=True, eq=False)

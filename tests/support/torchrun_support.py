@@ -5,7 +5,6 @@ where it has printed so many lines that hold the word; then it says ``STANDS``. 
 of its lines alone may be far ahead of who reads them, or at its end.
 """
 
-import io
 import json
 import os
 import runpy
@@ -62,27 +61,22 @@ def kill_held(job: subprocess.Popen[str]) -> None:
     job.stdout.close()
 
 
-class HeldOutput(io.TextIOWrapper):
-    """Standard output that does not return from the last of the lines."""
+def run_held(lines: int, word: str, program: str, *given: str) -> None:
+    """Run a program whose standard output does not return from the last of the lines."""
+    write = sys.stdout.write
 
-    lines: int
-    word: str
-
-    def write(self, text: str) -> int:
-        written = super().write(text)
-        self.lines -= self.word in text
-        if self.lines == 0:
-            super().write(f"\n{STANDS}\n")
-            self.flush()
+    def held(text: str) -> int:
+        nonlocal lines
+        written = write(text)
+        lines -= word in text
+        if lines == 0:
+            write(f"\n{STANDS}\n")
+            sys.stdout.flush()
             while True:
                 signal.pause()
         return written
 
-
-def run_held(lines: int, word: str, program: str, *given: str) -> None:
-    held = HeldOutput(sys.stdout.buffer, encoding=sys.stdout.encoding, write_through=True)
-    held.lines, held.word = lines, word
-    sys.stdout = held
+    sys.stdout.write = held  # type: ignore[method-assign]
     sys.argv = [program, *given]
     sys.path[0] = str(Path(program).parent)
     runpy.run_path(program, run_name="__main__")

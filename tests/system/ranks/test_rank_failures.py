@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 from ranks_data import FailAt, forbid
 from ranks_support import run_ranks, values
-from ranks_training import Case, in_order, numbers_of, run_through, schedules
+from ranks_training import Case, in_order, numbers_of, schedule, schedules
 from waiting import threads_end
 
 import odb_stream as odb
@@ -131,7 +131,7 @@ QUOTA = {"closure": "quota", "quota": 10}
     ],
 )
 def test_an_epoch_without_samples_is_an_error_on_all_ranks(case: Case, stages: list[Any], words: list[str]) -> None:
-    for outcome in run_ranks(run_through, len(case.shares), case, *stages):
+    for outcome in run_ranks(schedule, len(case.shares), case, *stages):
         assert outcome.error
         assert all(word in f"{outcome.error}: {outcome.text}" for word in words)
 

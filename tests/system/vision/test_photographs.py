@@ -45,15 +45,12 @@ class Album:
     def __len__(self) -> int:
         return len(files())
 
-    def names(self, index: int) -> list[str]:
-        every = list(files())
-        return [every[index], every[(index + 1) % len(every)]] if index % 3 == 0 else [every[index]]
-
     def __getitem__(self, index: int) -> dict:
-        shown = self.names(index)
+        every = list(files().values())
+        images = [every[index], every[(index + 1) % len(every)]] if index % 3 == 0 else [every[index]]
         return {
-            "messages": [turn("user", *[None] * len(shown), "what is it?"), turn("assistant", f"photograph {index}")],
-            "images": [files()[name] for name in shown],
+            "messages": [turn("user", *[None] * len(images), "what is it?"), turn("assistant", f"photograph {index}")],
+            "images": images,
         }
 
 
