@@ -69,16 +69,13 @@ class Patience:
         left = self._first_failure + self._seconds - now
         temporary = failure.cause is Cause.TEMPORARY or (failure.cause is Cause.NO_CREDENTIALS and self._known)
         if not temporary or left <= 0:
-            raise RequestFailed(failure, self._tries(now))
+            seconds = now - self._first_failure
+            once = self._failures == 1
+            raise RequestFailed(failure, "tried once" if once else f"tried {self._failures} times in {seconds:.1f} s")
         if self._failures == 1:
             logger.warning("%s: %s; trying again for up to %g s", self._name, failure.words, self._seconds)
         step = min(FIRST_PAUSE * 2.0 ** min(self._failures - 1, 16), LONGEST_PAUSE)
         return min(step * _jitter.uniform(0.5, 1.0), left)
-
-    def _tries(self, now: float) -> str:
-        if self._failures == 1:
-            return "tried once"
-        return f"tried {self._failures} times in {now - self._first_failure:.1f} s"
 
 
 def retried(request: Callable[[], Result], patience: Patience) -> Result:

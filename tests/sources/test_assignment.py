@@ -2,8 +2,7 @@
 
 from collections import Counter
 
-import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from odb_stream.config import World
@@ -37,6 +36,7 @@ def test_each_sample_falls_to_exactly_one_rank(counts: list[int], ranks: int, kn
     assert dealt == Counter((shard, index) for shard, count in enumerate(counts) for index in range(count))
 
 
+@example(counts=[0, 0], ranks=8)
 @given(counts=COUNTS, ranks=RANKS)
 def test_with_counts_ranks_differ_by_at_most_one_sample_and_hold_contiguous_parts(
     counts: list[int], ranks: int
@@ -79,8 +79,3 @@ def test_the_shard_order_is_drawn_from_seed_and_epoch() -> None:
     assert all(sorted(order) == list(range(20)) for order in orders)
     assert orders[0] == tuple(shard_order(20, seed=0, epoch=0, shuffle=True))
     assert shard_order(4, seed=0, epoch=0, shuffle=False) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("ranks", range(1, 9))
-def test_nothing_to_read_gives_empty_plans(ranks: int) -> None:
-    assert shares([0, 0], ranks, known=True) == [[]] * ranks

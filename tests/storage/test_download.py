@@ -65,16 +65,12 @@ def test_an_error_comes_after_the_bytes_and_stays() -> None:
     stream.close()
 
 
-def test_an_error_before_the_first_answer() -> None:
-    buffer = Buffer(100)
-    buffer.end(StoreError("no"))
+def test_the_end_and_an_error_before_the_first_answer() -> None:
+    ended, failed = Buffer(100), Buffer(100)
+    ended.put(b"abc")
+    ended.end(None)
+    ended.wait_open()
+    assert (ended.take(), ended.take(), ended.take()) == (b"abc", b"", b"")
+    failed.end(StoreError("no"))
     with pytest.raises(StoreError, match="no"):
-        buffer.wait_open()
-
-
-def test_the_end() -> None:
-    buffer = Buffer(100)
-    buffer.put(b"abc")
-    buffer.end(None)
-    buffer.wait_open()
-    assert (buffer.take(), buffer.take(), buffer.take()) == (b"abc", b"", b"")
+        failed.wait_open()

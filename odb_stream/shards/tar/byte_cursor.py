@@ -27,14 +27,11 @@ class ByteCursor:
         """The next ``size`` bytes; fewer only at the end. Raises ShardError where the file cannot be read."""
         if self.limit is not None:
             size = min(size, self.limit - self.at)
-        data = self._pull(min(size, MOST_AT_ONCE))
-        if len(data) < size and data:
-            parts = [data]
-            missing = size - len(data)
-            while missing and (data := self._pull(min(missing, MOST_AT_ONCE))):
-                parts.append(data)
-                missing -= len(data)
-            data = b"".join(parts)
+        parts: list[bytes] = []
+        while size and (part := self._pull(min(size, MOST_AT_ONCE))):
+            parts.append(part)
+            size -= len(part)
+        data = b"".join(parts)
         self.at += len(data)
         return data
 
@@ -53,7 +50,7 @@ class ByteCursor:
 
     def _pull(self, size: int) -> bytes:
         try:
-            return self._stream.read(size) if size else b""
+            return self._stream.read(size)
         except OSError as error:
             raise ShardError(
                 f"{self.name}, byte offset {self.at}: cannot be read ({error.strerror or error}); "

@@ -14,6 +14,8 @@ PICKLES = frozenset({"pkl", "pickle", "pyd", "pth", "pt"})
 # A hidden file is left out, unless its extension says that it is a member without a key: that would lose data silently.
 _PAYLOADS = frozenset({"json", "txt", "jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"})
 _METADATA = re.compile(r"__[^/]*__($|/)")
+# Bytes that are not UTF-8 become lone surrogates when a header is decoded.
+_NOT_UTF8 = re.compile(r"[\ud800-\udfff]")
 
 
 class Member(NamedTuple):
@@ -52,7 +54,7 @@ def member_of(entry: Entry) -> Member | Fault | None:
     name = entry.name
     if is_left_out(name):
         return None
-    if not name.isascii() and not _is_utf8(name):
+    if not name.isascii() and _NOT_UTF8.search(name):
         return Fault("bad_name", entry.offset, f"the name of member {name!r} is not UTF-8", "name files in UTF-8")
     parts = split_name(name)
     if parts is None:
@@ -66,11 +68,3 @@ def member_of(entry: Entry) -> Member | Fault | None:
     elif extension.startswith("__"):
         fault = Fault("bad_name", entry.offset, f"{place} has a reserved extension", "rename it")
     return Member(key, extension, fault)
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -49,7 +49,8 @@ def walk(cursor: ByteCursor, *, to_end: bool = True) -> Generator[Entry | Fault,
             yield item._replace(doubtful=doubtful) if doubtful else item
             doubtful = False
         elif item.link:
-            _tell_of_link(cursor, item)
+            message = "%s, byte offset %d: member %r is a link and is left out; write the file itself into the shard"
+            logger.warning(message, cursor.name, item.offset, item.name)
         if not cursor.advance(item.end):
             yield Fault("damaged_tar", item.offset, f"the data of member {item.name!r} is cut")
             return
@@ -91,15 +92,6 @@ def _first_fault(cursor: ByteCursor, block: bytes, fault: Fault) -> Fault:
         return Fault("unreadable_shard", 0, f"the file is compressed ({name})", way_out)
     way_out = f"give tar files in the WebDataset layout; if it was one, {REPAIR}"
     return fault._replace(what="not a tar file, or its first header is damaged", way_out=way_out)
-
-
-def _tell_of_link(cursor: ByteCursor, entry: Entry) -> None:
-    logger.warning(
-        "%s, byte offset %d: member %r is a link and is left out; write the file itself into the shard",
-        cursor.name,
-        entry.offset,
-        entry.name,
-    )
 
 
 def _compression(block: bytes) -> str | None:
