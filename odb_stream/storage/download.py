@@ -241,9 +241,11 @@ class _Fetch:
     def _receive(self) -> Failure | None:
         required = None if self._version is None else self._version.condition
         result = self._requests.get(self._at if self._at and self._ranged else None, required)
-        failure = self._check(Version.of(result.meta))
-        if failure is not None:
-            return failure
+        version = Version.of(result.meta)
+        if self._version is None:
+            self._version = version
+        elif self._version.differs(version):
+            return Failure(Cause.CHANGED, "")
         self._buffer.open()
         place = result.range[0]
         if place > self._at:
@@ -260,12 +262,6 @@ class _Fetch:
             self._at += len(wanted)
             self._patience.progress()
         return self._check_end()
-
-    def _check(self, version: Version) -> Failure | None:
-        """Whether it is still the object of the first response."""
-        if self._version is None:
-            self._version = version
-        return Failure(Cause.CHANGED, "") if self._version.differs(version) else None
 
     def _check_end(self) -> Failure | None:
         size = self._at if self._version is None else self._version.size

@@ -39,7 +39,9 @@ def bucket_store(scheme: str, bucket: str, options: Storage, *, writing: bool = 
         store: ObjectStore = _CLASSES[scheme](bucket, config=config, retry_config=_retries(options, writing=writing))
         return store
     except (BaseError, ValueError) as error:
-        problem = ConfigError(f"{scheme}://{bucket}: the client of the store cannot be set up: {_setup_words(error)}")
+        unknown = "check the Storage settings and the variables of the environment that it reads"
+        words = next((words for sign, words in _SETUP.items() if sign in str(error)), unknown)
+        problem = ConfigError(f"{scheme}://{bucket}: the client of the store cannot be set up: {words}")
     # Outside the handler: the client's text, which may hold a secret, must not get into the chain of causes.
     raise problem
 
@@ -117,9 +119,3 @@ _SETUP = {
     "OpenCredentials": "the file of credentials cannot be opened; check GOOGLE_APPLICATION_CREDENTIALS",
     "DecodeCredentials": "the file of credentials is not in Google's format; check GOOGLE_APPLICATION_CREDENTIALS",
 }
-
-
-def _setup_words(error: Exception) -> str:
-    text = str(error)
-    known = next((words for sign, words in _SETUP.items() if sign in text), None)
-    return known or "check the Storage settings and the variables of the environment that it reads"

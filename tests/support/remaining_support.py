@@ -58,27 +58,6 @@ def check_reading(reading: Reading) -> list[Record]:
     return records
 
 
-class Stop(NamedTuple):
-    """Where all ranks stopped: the identities that were emitted, and the rows that are left."""
-
-    emitted: Counter[Identity]
-    left: tuple[Remaining, ...]
-
-
-def stop(readings: Sequence[Reading], data: st.DataObject) -> Stop:
-    """Read each rank's part up to a drawn cut, of which some records are held and not emitted."""
-    emitted: Counter[Identity] = Counter()
-    rows: list[Remaining] = []
-    for reading in readings:
-        records = check_reading(reading)
-        cut = data.draw(st.integers(0, len(records)))
-        held = data.draw(st.sets(st.integers(0, cut - 1), max_size=5)) if cut else set()
-        rows += reading.remaining(after(records, cut))
-        rows += rows_of_held((records[place].ref, records[place].epoch) for place in held)
-        emitted.update(identity(record) for place, record in enumerate(records[:cut]) if place not in held)
-    return Stop(emitted, normalised(rows))
-
-
 def check_going_on(
     source: OpenSource, sizes: Sequence[int], everything: Counter[Identity], data: st.DataObject
 ) -> None:
@@ -87,13 +66,21 @@ def check_going_on(
     readings: list[Reading] = [source.reading(World(r, sizes[0]), seed=seed, epoch=epoch) for r in range(sizes[0])]
     emitted: Counter[Identity] = Counter()
     for size in sizes[1:]:
-        stopped = stop(readings, data)
-        emitted += stopped.emitted
-        assert emitted + identities(stopped.left) == everything
-        readings = [source.share_of(stopped.left, World(rank, size), seed=seed) for rank in range(size)]
+        rows: list[Remaining] = []
+        for reading in readings:
+            records = check_reading(reading)
+            # Each rank stops at a drawn cut; some of the records before it are held and not emitted.
+            cut = data.draw(st.integers(0, len(records)))
+            held = data.draw(st.sets(st.integers(0, cut - 1), max_size=5)) if cut else set()
+            rows += reading.remaining(after(records, cut))
+            rows += rows_of_held((records[place].ref, records[place].epoch) for place in held)
+            emitted.update(identity(record) for place, record in enumerate(records[:cut]) if place not in held)
+        left = normalised(rows)
+        assert emitted + identities(left) == everything
+        readings = [source.share_of(left, World(rank, size), seed=seed) for rank in range(size)]
         counts = [reading.samples or 0 for reading in readings]
         assert max(counts) - min(counts) <= 1
-        assert sum(counts) == identities(stopped.left).total()
+        assert sum(counts) == identities(left).total()
     for reading in readings:
         emitted.update(map(identity, check_reading(reading)))
     assert emitted == everything
