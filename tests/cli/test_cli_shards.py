@@ -1,4 +1,4 @@
-"""The commands write, index and check on good and on damaged shards."""
+"""The commands write, index and check on good and on damaged shards, in a folder and in a bucket."""
 
 import json
 import tarfile
@@ -6,6 +6,9 @@ import tarfile
 import pytest
 from cli_support import CHATS, write_jsonl
 from make_tars import write_tar_file
+from s3_server import BUCKET, FULL, READER
+
+from odb_stream import storage
 
 CHAT = json.dumps(CHATS[0]).encode()
 
@@ -134,3 +137,60 @@ def test_a_command_as_address_is_refused(refuses, command):
 def test_brackets_in_a_name_are_printed_literally(cli, chats, tmp_path):
     result = cli("write", chats, tmp_path / "[red]x", "--samples-per-shard", 60)
     assert f"{tmp_path}/[red]x/shard-000000.tar" in result.stdout
+
+
+@pytest.fixture
+def command(cli, s3, monkeypatch):
+    """Runs a command against the server, with a key from the environment."""
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+
+    def run(*arguments, key=FULL):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", key[0])
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key[1])
+        # A client is kept for equal settings, with the keys that were in the environment when it was made.
+        storage.forget_clients()
+        return cli(*arguments, "--endpoint", s3.endpoint)
+
+    return run
+
+
+def test_write_index_and_check_in_a_bucket(command, chats):
+    folder = f"s3://{BUCKET}/cli"
+    written = command("write", chats, folder, "--samples-per-shard", 25, "--no-index", "--json")
+    assert written.exit_code == 0, written.output
+    assert [shard["samples"] for shard in json.loads(written.stdout)["shards"]] == [25, 25, 10]
+    indexed = command("index", f"{folder}/shard-*.tar", "--json")
+    assert indexed.exit_code == 0, indexed.output
+    assert json.loads(indexed.stdout)["shards"][2]["index"] == f"{folder}/shard-000002.tar.idx.json"
+    checked = command("check", f"{folder}/shard-{{000000..000002}}.tar", "--json", key=READER)
+    assert checked.exit_code == 0, checked.output
+    report = json.loads(checked.stdout)
+    assert (report["good"], report["samples"]) == (True, 60)
+    assert {shard["index"] for shard in report["shards"]} == {"good"}
+
+
+def test_the_input_may_be_in_a_bucket(command, chats, s3, tmp_path):
+    storage.write_atomic(f"s3://{BUCKET}/in/chats.jsonl", chats.read_bytes(), s3.options())
+    result = command("write", f"s3://{BUCKET}/in/chats.jsonl", tmp_path / "out", "--samples-per-shard", 100)
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "shard-000000.tar",
+        "shard-000000.tar.idx.json",
+    ]
+
+
+def test_refusals_in_a_bucket_are_one_line(command, chats):
+    folder = f"s3://{BUCKET}/refused"
+    arguments = ("write", chats, folder, "--samples-per-shard", 25)
+    denied = command(*arguments, key=READER)
+    assert denied.exit_code == 1
+    assert f"error: {folder}/shard-000000.tar" in denied.stderr
+    assert "do not allow writing" in denied.stderr
+    anonymous = command("check", f"{folder}/a.tar", "--anonymous")
+    assert anonymous.exit_code == 1
+    assert "leave out Storage.anonymous" in anonymous.output.replace("\n", " ")
+    served = command("index", "http://127.0.0.1:1/{a,b}.tar")
+    assert served.exit_code == 2
+    assert "can only be read" in served.stderr
+    for refused in ("pipe:cat x.tar", "cat x.tar |"):
+        assert command("check", refused).exit_code == 2

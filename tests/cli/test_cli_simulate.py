@@ -40,10 +40,8 @@ def test_the_json_is_one_object_with_the_figures(cli, lengths, policy, layout):
 
 
 def test_shares_set_the_ranks(cli, lengths):
-    equal = json.loads(cli("simulate", "--lengths", lengths, "--policy", "fixed", "--world-size", 3, "--json").stdout)
-    uneven = json.loads(
-        cli("simulate", "--lengths", lengths, "--policy", "fixed", "--shares", "1,1,2", "--json").stdout
-    )
+    command = ("simulate", "--lengths", lengths, "--policy", "fixed", "--json")
+    equal, uneven = (json.loads(cli(*command, *ranks).stdout) for ranks in (("--world-size", 3), ("--shares", "1,1,2")))
     assert equal["world_size"] == uneven["world_size"] == 3
     assert (equal["steps"], uneven["steps"]) == (17, 25)
 
