@@ -130,16 +130,14 @@ def load_lengths(path: Path) -> list[int]:
 
 
 def _timed(policy: Policy, ranks: list[list[int]], settings: Settings, batch_size: int) -> "tuple[Figures, float]":
-    """The figures of one policy, and the seconds that the simulation took."""
     from odb_stream.batching.cost import Footprint
     from odb_stream.batching.simulate.figures import simulate as run_policy
 
-    footprint = Footprint.of(settings)
     started = time.perf_counter()
     figures = run_policy(
         ranks,
         policy=policy,
-        footprint=footprint,
+        footprint=Footprint.of(settings),
         window=settings.window,
         lookahead=settings.lookahead,
         batch_size=batch_size,

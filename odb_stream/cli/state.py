@@ -37,7 +37,6 @@ def state(
 
 
 def _content(path: Path) -> Any:
-    """The content of a JSON file or a file of torch.save."""
     try:
         data = path.read_bytes()
     except OSError as error:

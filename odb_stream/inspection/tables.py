@@ -1,13 +1,12 @@
 """The tables of an inspection, as text; the terminal and the HTML page show the same tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import rich.table
 
 from odb_stream.inspection.figures import PERCENTILES, Spread
 from odb_stream.inspection.memory import MemoryBudget
-from odb_stream.inspection.policies import SettingSuggestion
 from odb_stream.inspection.report import Inspection
 
 FEW_STEPS = 20
@@ -177,20 +176,18 @@ def policies(found: Inspection) -> TextTable:
 def settings(found: Inspection) -> TextTable:
     """The values of window and lookahead that were tried, and the suggested ones."""
     tried = {"window": found.suggestion.window, "lookahead": found.suggestion.lookahead}
-    rows = tuple(row for name, suggested in tried.items() for row in _setting_rows(name, suggested))
+    rows = []
+    for name, suggested in tried.items():
+        for point in suggested.curve:
+            mark = "suggested" if point.value == suggested.value else ""
+            rows.append((name, str(point.value), f"{point.critical_ratio:.4f}", size(point.host_bytes), mark))
     room = size(found.suggestion.host_memory)
     note = f"suggested: the smallest value within 0.5 % of the best, in {room} of host memory per rank"
     if tight := [name for name, suggested in tried.items() if not suggested.fits]:
         note += f"; not even the smallest {' and '.join(tight)} fits"
     title = f"window and lookahead: anchored, {found.settings.layout}"
     headings = ("setting", "value", "critical ratio", "bytes a rank", "")
-    return TextTable(title, headings, rows, note, left=(0, 4))
-
-
-def _setting_rows(name: str, suggested: SettingSuggestion) -> Iterator[tuple[str, ...]]:
-    for point in suggested.curve:
-        mark = "suggested" if point.value == suggested.value else ""
-        yield name, str(point.value), f"{point.critical_ratio:.4f}", size(point.host_bytes), mark
+    return TextTable(title, headings, tuple(rows), note, left=(0, 4))
 
 
 def budget(found: Inspection) -> TextTable:

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from cli_support import CHAT_RECIPE, CHATS, NUMBERS_RECIPE, odb_stream, write_jsonl
+from live_support import scalars_in
 from make_tars import write_tar_file
 from terminal_support import SHOWN, on_a_terminal
 from tokenizers import Tokenizer
@@ -255,14 +256,9 @@ def test_a_run_on_a_terminal_draws_a_live_table_unless_json_is_asked_for(recipe)
 
 
 def test_the_figures_of_a_run_are_written_for_tensorboard(cli, recipe, tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     options = ("--budget", 40, "--tensorboard", tmp_path / "runs", "--json")
     report = report_of(cli("run", recipe(NUMBERS_RECIPE), *options))
-    events = EventAccumulator(str(tmp_path / "runs"))
-    events.Reload()
-    last = events.Scalars("odb_stream/dropped/every_tenth")[-1]
-    assert (last.step, last.value) == (report["steps"], 5.0)
+    assert scalars_in(tmp_path / "runs")["odb_stream/dropped/every_tenth"][-1] == (report["steps"], 5.0)
 
 
 def test_long_work_has_a_progress_bar_watched(chats, tmp_path):

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from live_support import Clock, Script
+from live_support import Clock, Script, scalars_in
 from rich.console import Console
 
 import odb_stream as odb
@@ -173,14 +173,6 @@ def test_the_table_of_several_ranks_has_all_of_them_beside_this_one():
     assert shown["samples"] == ["42", "68"]
     assert shown["dropped: too_long"] == ["1", "4"]
     assert shown["dropped: empty"] == ["0", "1,200"]
-
-
-def scalars_in(folder):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
 def test_scalars_are_every_number_by_its_path_at_the_loaders_step(tmp_path):

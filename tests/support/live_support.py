@@ -1,5 +1,6 @@
 """A loader whose report is scripted, and a clock that is moved by hand."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,3 +69,12 @@ def _figures(totals: list[int], dropped: dict[str, int], ranks: int) -> dict[str
 def tree(value: Any) -> Any:
     """The keys and types of nested dicts."""
     return {name: tree(one) for name, one in value.items()} if isinstance(value, dict) else type(value).__name__
+
+
+def scalars_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Step and value of every TensorBoard scalar in a folder."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
