@@ -79,7 +79,8 @@ _SIGNS: tuple[tuple[str, Cause, str], ...] = (
 def explain(error: Exception) -> Failure:
     """The failure behind a client's error."""
     text = str(error)
-    status = _number(_STATUS.search(text))
+    answered = _STATUS.search(text)
+    status = int(answered[1]) if answered else None
     found = _CODE.search(text)
     code = (found[1] or found[2]) if found else ""
     return Failure(_cause(error, text, status, code), _words(text, status, code), code)
@@ -115,10 +116,6 @@ def _words(text: str, status: int | None, code: str) -> str:
     if code:
         return f"the server answered {code}"
     return next((words for sign, _, words in _SIGNS if sign in text), "the connection broke")
-
-
-def _number(found: re.Match[str] | None) -> int | None:
-    return int(found[1]) if found else None
 
 
 # ---- What to look at when a store refuses ----

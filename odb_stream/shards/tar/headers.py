@@ -80,7 +80,8 @@ def read_entry(cursor: ByteCursor, block: bytes) -> Entry | Fault:
     end = cursor.at + (0 if info.type in _WITHOUT_DATA else _padded(size))
     name = info.name if named.name is None else named.name
     if info.type == tarfile.GNUTYPE_SPARSE:
-        corrupt = _sparse(name, offset)
+        what = f"member {name!r} is a sparse file, which is not read"
+        corrupt = Fault("refused_member", offset, what, "write it without --sparse")
     if corrupt is not None:
         # Its own name and size may be wrong, so the entry counts as part of the damage.
         cursor.advance(end)
@@ -172,8 +173,3 @@ def _whole_number(digits: bytes) -> int:
 
 def _decoded(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
-
-
-def _sparse(name: str, offset: int) -> Fault:
-    way_out = "write it without --sparse"
-    return Fault("refused_member", offset, f"member {name!r} is a sparse file, which is not read", way_out)

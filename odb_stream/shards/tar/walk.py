@@ -49,8 +49,12 @@ def walk(cursor: ByteCursor, *, to_end: bool = True) -> Generator[Entry | Fault,
             yield item._replace(doubtful=doubtful) if doubtful else item
             doubtful = False
         elif item.link:
-            message = "%s, byte offset %d: member %r is a link and is left out; write the file itself into the shard"
-            logger.warning(message, cursor.name, item.offset, item.name)
+            logger.warning(
+                "%s, byte offset %d: member %r is a link and is left out; write the file itself into the shard",
+                cursor.name,
+                item.offset,
+                item.name,
+            )
         if not cursor.advance(item.end):
             yield Fault("damaged_tar", item.offset, f"the data of member {item.name!r} is cut")
             return

@@ -254,7 +254,9 @@ class MixReading:
     def fetch_all(self, held: Sequence[tuple[SampleRef, int]]) -> list[Record]:
         """Read records again, those of each source together. Raises ShardError for a source that does not exist."""
         records: dict[int, Iterator[Record]] = {}
-        for number in {self._source(ref) for ref, _ in held}:
+        for number in {ref.source for ref, _ in held}:
+            if not 0 <= number < len(self.first):
+                raise ShardError(f"there is no source {number} in a mix of {len(self.first)}; give the same mix")
             records[number] = iter(self.first[number].fetch_all([one for one in held if one[0].source == number]))
         return [next(records[ref.source]) for ref, _ in held]
 
@@ -277,11 +279,6 @@ class MixReading:
             return self.first[number]
         epoch = self.epoch + pass_number * REPEAT
         return self.mix.sources[number].reading(self.world, seed=self.seed, epoch=epoch, source=number)
-
-    def _source(self, ref: SampleRef) -> int:
-        if not 0 <= ref.source < len(self.first):
-            raise ShardError(f"there is no source {ref.source} in a mix of {len(self.first)}; give the same mix")
-        return ref.source
 
     def _places(self, start: ReadingPosition) -> list[PartPosition]:
         sources = len(self.first)
