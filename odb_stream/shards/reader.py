@@ -24,12 +24,17 @@ from odb_stream.errors import ShardError
 from odb_stream.sample import Drop
 from odb_stream.shards.index import ShardIndex, checksum, index_of, stale
 from odb_stream.shards.ranges import Ranges, numbers_in
-from odb_stream.shards.split_samples import lose_split_samples
-from odb_stream.shards.tar.byte_cursor import ByteCursor
 from odb_stream.shards.tar.faults import Fault, OnFault
-from odb_stream.shards.tar.grouping import Grouping, Item, LostSample, TarSample
-from odb_stream.shards.tar.headers import Entry
-from odb_stream.shards.tar.names import Member, member_of
+from odb_stream.shards.tar.grouping import (
+    Grouping,
+    Item,
+    LostSample,
+    Member,
+    TarSample,
+    lose_split_samples,
+    member_of,
+)
+from odb_stream.shards.tar.headers import ByteCursor, Entry
 from odb_stream.shards.tar.walk import walk
 from odb_stream.storage.options import DEFAULT, Storage
 
@@ -128,7 +133,7 @@ def read_shard(
 
     With ``skip_damaged`` reading always begins at the first byte: the numbers of samples behind damage depend on
     everything before them, and must be a function of the shard's bytes alone. Split samples are lost then; see
-    :func:`odb_stream.shards.split_samples.lose_split_samples`.
+    :func:`odb_stream.shards.tar.grouping.lose_split_samples`.
     """
     on_fault = dropping(address) if skip_damaged else raising(address)
     if skip_damaged:

@@ -11,7 +11,7 @@ from odb_stream import storage
 from odb_stream.config import require_int
 from odb_stream.errors import ConfigError, ShardError
 from odb_stream.shards.index import index_address
-from odb_stream.shards.tar.names import PICKLES, is_left_out, split_name
+from odb_stream.shards.tar.grouping import PICKLES, is_left_out, split_name
 from odb_stream.storage.options import DEFAULT, Storage
 
 _MODE = 0o644

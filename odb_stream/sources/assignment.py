@@ -14,6 +14,7 @@ What remains of an epoch is cut the same way, by the remaining samples.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from odb_stream.config import World
 from odb_stream.sample import Remaining
@@ -40,21 +41,15 @@ def assign(
     if they are not known. The byte offset of a segment that starts inside a shard is left at 0, since only the shard's
     index knows it. Over all ranks, each sample belongs to exactly one segment.
     """
-    if counts is not None:
-        return _split_samples(addresses, world, order, counts)
-    if len(addresses) >= world.size:
+    if counts is None and len(addresses) >= world.size:
         return tuple(Segment(shard, addresses[shard]) for shard in order[world.rank :: world.size])
-    return tuple(
-        # The first sample goes to another rank in each shard, so that no rank gets all the odd ones.
-        Segment(shard, addresses[shard], start=(world.rank - turn) % world.size, step=world.size)
-        for turn, shard in enumerate(order)
-    )
-
-
-def _split_samples(
-    addresses: Sequence[str], world: World, order: Sequence[int], counts: Sequence[int]
-) -> tuple[Segment, ...]:
-    first, last = _bounds(sum(counts), world)
+    if counts is None:
+        return tuple(
+            # The first sample goes to another rank in each shard, so that no rank gets all the odd ones.
+            Segment(shard, addresses[shard], start=(world.rank - turn) % world.size, step=world.size)
+            for turn, shard in enumerate(order)
+        )
+    first, last = (sum(counts) * rank // world.size for rank in (world.rank, world.rank + 1))
     segments = []
     begin = 0
     for shard in order:
@@ -63,11 +58,6 @@ def _split_samples(
             segments.append(Segment(shard, addresses[shard], start=start, stop=stop))
         begin += counts[shard]
     return tuple(segments)
-
-
-def _bounds(samples: int, world: World) -> tuple[int, int]:
-    """The first sample of a rank's part, and the one after its last."""
-    return samples * world.rank // world.size, samples * (world.rank + 1) // world.size
 
 
 def assign_remaining(
@@ -86,20 +76,13 @@ def assign_remaining(
     place = (world.rank - turn) % world.size
     first = place * each + min(place, odd)
     last = first + each + (place < odd)
-    places = {epoch: _places(order_of(epoch)) for epoch in {row.epoch for row in rows}}
+    orders = {epoch: order_of(epoch) for epoch in {row.epoch for row in rows}}
+    places = {(epoch, shard): place for epoch, order in orders.items() for place, shard in enumerate(order)}
     segments = []
     begin = 0
-    for epoch, shard, ranges in sorted(by_shard(rows), key=lambda one: (one[0], places[one[0]][one[1]])):
-        samples = count(ranges)
+    for epoch, shard, ranges in sorted(by_shard(rows), key=lambda one: (one[0], places[one[:2]])):
         if own := cut(ranges, first - begin, last - begin):
-            start, stop = own[0][0], own[-1][1]
-            source = rows[0].source
-            segments.append(
-                Segment(shard, addresses[shard], start=start, stop=stop, keep=own, source=source, epoch=epoch)
-            )
-        begin += samples
+            part = Segment(shard, addresses[shard], start=own[0][0], stop=own[-1][1], keep=own, epoch=epoch)
+            segments.append(replace(part, source=rows[0].source))
+        begin += count(ranges)
     return tuple(segments)
-
-
-def _places(order: Sequence[int]) -> dict[int, int]:
-    return {shard: place for place, shard in enumerate(order)}

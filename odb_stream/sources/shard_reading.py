@@ -11,11 +11,10 @@ from odb_stream import storage
 from odb_stream.errors import ShardError, StateError
 from odb_stream.sample import START, Position, ReadingPosition, Record, Remaining, SampleRef, in_one_source
 from odb_stream.seeds import BLOCK_ORDER, of_source, permutation
-from odb_stream.shards.coalescing import coalesced_ranges
 from odb_stream.shards.index import Indexes, ShardIndex
 from odb_stream.shards.ranges import Ranges, count, cut, joined, numbers_in, ranges_of, since
 from odb_stream.shards.reader import Items, SampleStart, read_ranges, read_shard
-from odb_stream.shards.refetch import refetch
+from odb_stream.shards.refetch import coalesced_ranges, refetch
 from odb_stream.shards.tar.grouping import Item, LostSample, TarSample
 from odb_stream.sources.remaining import rows_of_ranges
 from odb_stream.sources.source import Segment

@@ -36,6 +36,9 @@ Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 _LOCAL = LocalFiles()
+# One for each place and its settings: they remember that the store has answered.
+_http = functools.lru_cache(maxsize=256)(HttpFiles)
+_bucket = functools.lru_cache(maxsize=256)(Objects)
 
 
 def resolve(address: str, options: Storage = DEFAULT) -> tuple[Access, str]:
@@ -62,16 +65,6 @@ def resolve(address: str, options: Storage = DEFAULT) -> tuple[Access, str]:
             "or in the environment"
         )
     return _bucket(scheme, first, options), path
-
-
-@functools.lru_cache(maxsize=256)
-def _http(scheme: str, authority: str, options: Storage) -> HttpFiles:
-    return HttpFiles(scheme, authority, options)
-
-
-@functools.lru_cache(maxsize=256)
-def _bucket(scheme: str, bucket: str, options: Storage) -> Objects:
-    return Objects(scheme, bucket, options)
 
 
 def forget_clients() -> None:

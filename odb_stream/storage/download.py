@@ -149,7 +149,6 @@ class FetchedStream(io.RawIOBase):
         self._rest = memoryview(b"")
 
     def readable(self) -> bool:
-        """Always."""
         return True
 
     def readinto(self, target: "WriteableBuffer") -> int:
@@ -221,7 +220,12 @@ class _Fetch:
         while (failure := self._try()) is not None:
             if failure.cause is Cause.UNRANGED and self._ranged:
                 self._ranged = False
-                self._warn_of_ignored_ranges()
+                logger.warning(
+                    "%s: the server ignores byte ranges, so the file is read from its start and everything before byte "
+                    "%d is thrown away; use a server that supports range requests",
+                    self._requests.name,
+                    self._at,
+                )
             elif self._buffer.closed_within(self._patience.pause(failure)):
                 return
 
@@ -261,10 +265,7 @@ class _Fetch:
                 return None
             self._at += len(wanted)
             self._patience.progress()
-        return self._check_end()
-
-    def _check_end(self) -> Failure | None:
-        size = self._at if self._version is None else self._version.size
+        size = self._version.size
         if self._at < size:
             return Failure(Cause.TEMPORARY, f"the connection ended at byte {self._at} of {size}")
         if self._at > size:
@@ -285,11 +286,3 @@ class _Fetch:
         if self._at < version.size:
             return Failure(Cause.TEMPORARY, f"the server says that nothing is at byte {self._at} of {version.size}")
         return None
-
-    def _warn_of_ignored_ranges(self) -> None:
-        logger.warning(
-            "%s: the server ignores byte ranges, so the file is read from its start and everything before byte %d is "
-            "thrown away; use a server that supports range requests",
-            self._requests.name,
-            self._at,
-        )

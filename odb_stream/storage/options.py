@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from odb_stream.config import MEBIBYTE, require_int
 from odb_stream.errors import ConfigError
 
-_TEXTS = ("endpoint", "region", "access_key_id", "secret_access_key", "session_token")
-_CREDENTIALS = _TEXTS[2:]
+TEXTS = ("endpoint", "region", "access_key_id", "secret_access_key", "session_token")
+_CREDENTIALS = TEXTS[2:]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Storage:
     read_ahead: int = 16 * MEBIBYTE
 
     def __post_init__(self) -> None:
-        for name in _TEXTS:
+        for name in TEXTS:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 shown = "" if name in _CREDENTIALS else f", not {value!r}"

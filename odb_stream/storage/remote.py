@@ -201,7 +201,6 @@ class Upload(io.RawIOBase):
         self._written = 0
 
     def writable(self) -> bool:
-        """Always."""
         return True
 
     def tell(self) -> int:

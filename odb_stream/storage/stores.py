@@ -11,7 +11,7 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
 from odb_stream.errors import ConfigError
-from odb_stream.storage.options import Storage
+from odb_stream.storage.options import TEXTS, Storage
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore, RetryConfig
@@ -87,13 +87,7 @@ def _retries(options: Storage, *, writing: bool) -> "RetryConfig":
 
 # What each client calls the settings of ours.
 _NAMES: dict[str, dict[str, str]] = {
-    "s3": {
-        "endpoint": "endpoint",
-        "region": "region",
-        "access_key_id": "access_key_id",
-        "secret_access_key": "secret_access_key",
-        "session_token": "session_token",
-    },
+    "s3": {name: name for name in TEXTS},
     "gs": {"endpoint": "base_url", "session_token": "bearer_token"},
     "az": {
         "endpoint": "endpoint",

@@ -13,8 +13,7 @@ from make_tars import BLOCK, chat_files, read_one, tar_bytes, write_tar_file
 
 from odb_stream.errors import ShardError
 from odb_stream.shards.reader import read_samples
-from odb_stream.shards.tar.grouping import TarSample
-from odb_stream.shards.tar.names import split_name
+from odb_stream.shards.tar.grouping import TarSample, split_name
 
 FILES = [
     ("a.json", b"{}"),

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from make_tars import BLOCK, chat_files, read_one, tar_bytes, write_tar_file
 
 from odb_stream.errors import ShardError
-from odb_stream.shards import split_samples
 from odb_stream.shards.index import ShardIndex, index_of
 from odb_stream.shards.ranges import ranges_of
 from odb_stream.shards.reader import read_ranges, read_samples, read_shard
+from odb_stream.shards.tar import grouping
 from odb_stream.shards.tar.grouping import Item, LostSample, TarSample
 
 LONG = "n" * 150
@@ -289,9 +289,9 @@ def test_halves_of_a_sample_are_never_handed_on(tmp_path: Path, monkeypatch: pyt
     again = write_tar_file(tmp_path / "again.tar", [("a.json", b"{}"), *chat_files(3), ("a.json", b"{}")])
     assert keys(read_shard(apart, skip_damaged=True)) == ["(a)", "00000", "00001", "00002", "(a)"]
     assert keys(read_shard(again, skip_damaged=True)) == ["a", "00000", "00001", "00002", "(a)"]
-    monkeypatch.setattr(split_samples, "HELD_BACK", 4)
+    monkeypatch.setattr(grouping, "HELD_BACK", 4)
     assert keys(read_shard(apart, skip_damaged=True)) == ["(a)", "00000", "00001", "00002", "(a)"]
-    monkeypatch.setattr(split_samples, "HELD_BACK", 3)
+    monkeypatch.setattr(grouping, "HELD_BACK", 3)
     assert keys(read_shard(again, skip_damaged=True)) == ["a", "00000", "00001", "00002", "(a)"]
     with pytest.raises(ShardError, match=r"apart\.tar, byte offset 4096: .*comes back.*handed on as sample 0"):
         keys(read_shard(apart, skip_damaged=True))

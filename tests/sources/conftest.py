@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from odb_stream.shards import coalescing, split_samples
+from odb_stream.shards import refetch
+from odb_stream.shards.tar import grouping
 from odb_stream.sources import shard_reading
 
 
@@ -12,6 +13,6 @@ from odb_stream.sources import shard_reading
 def _small_scale() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_reading, "SHUFFLE_BLOCK", 4)
-        patch.setattr(coalescing, "MOST_SKIPPED", 2048)
-        patch.setattr(split_samples, "HELD_BACK", 3)
+        patch.setattr(refetch, "MOST_SKIPPED", 2048)
+        patch.setattr(grouping, "HELD_BACK", 3)
         yield

@@ -12,9 +12,9 @@ from make_tars import tar_bytes, watch_streams, write_tar_file
 from odb_stream.config import World
 from odb_stream.errors import ShardError
 from odb_stream.sample import START, SampleRef
-from odb_stream.shards.coalescing import coalesced_starts
 from odb_stream.shards.index import index_address
 from odb_stream.shards.reader import SampleStart
+from odb_stream.shards.refetch import coalesced_starts
 from odb_stream.sources.dataset import FromDataset
 from odb_stream.sources.shard_reading import ShardReading
 from odb_stream.sources.shards import Shards

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from make_tars import BLOCK, tar_bytes
 
 from odb_stream.shards.reader import grouped
-from odb_stream.shards.tar.byte_cursor import ByteCursor
 from odb_stream.shards.tar.faults import Fault
 from odb_stream.shards.tar.grouping import Item
+from odb_stream.shards.tar.headers import ByteCursor
 from odb_stream.shards.tar.walk import walk
 
 Part = Literal["header", "name", "data", "padding", "end"]

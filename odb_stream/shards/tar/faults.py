@@ -1,18 +1,4 @@
-"""What can be wrong with a shard: the reasons under which losses are counted, and a fault with its byte offset.
-
-::
-
-    damaged_tar       the tar is cut, a header is corrupt, data follow the end, or end blocks are missing
-    unreadable_shard  nothing can be read: the file is empty, compressed, or a tar without samples
-    checksum          a sample differs from what its index says
-    repeated_key      a key comes back after other keys
-    repeated_member   two members give the same extension or the same field
-    bad_name          a member without key or extension, with a reserved extension, or with a name that is not UTF-8
-    refused_member    a pickle or a sparse file
-    bad_json          the json member does not parse, or is not an object
-    not_utf8          the json or txt member is not UTF-8
-    no_text           a sample with neither json nor txt
-"""
+"""What can be wrong with a shard: the reasons under which losses are counted, and a fault with its byte offset."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -20,16 +6,16 @@ from typing import Literal, NamedTuple
 from odb_stream.sample import Drop
 
 Reason = Literal[
-    "damaged_tar",
-    "unreadable_shard",
-    "checksum",
-    "repeated_key",
-    "repeated_member",
-    "bad_name",
-    "refused_member",
-    "bad_json",
-    "not_utf8",
-    "no_text",
+    "damaged_tar",  # the tar is cut, a header is corrupt, data follow the end, or end blocks are missing
+    "unreadable_shard",  # nothing can be read: the file is empty, compressed, or a tar without samples
+    "checksum",  # a sample differs from what its index says
+    "repeated_key",  # a key comes back after other keys
+    "repeated_member",  # two members give the same extension or the same field
+    "bad_name",  # a member without key or extension, with a reserved extension, or with a name that is not UTF-8
+    "refused_member",  # a pickle or a sparse file
+    "bad_json",  # the json member does not parse, or is not an object
+    "not_utf8",  # the json or txt member is not UTF-8
+    "no_text",  # a sample with neither json nor txt
 ]
 
 REPAIR = "copy or write the shard again"

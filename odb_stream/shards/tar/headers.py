@@ -1,13 +1,15 @@
-"""Tar headers: from 512-byte blocks to the entries of an archive, with the names of PAX and GNU extended headers."""
+"""A tar archive block by block: its bytes in one pass, and its headers with PAX and GNU extended names as entries."""
 
 import tarfile
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from odb_stream.config import MEBIBYTE
-from odb_stream.shards.tar.byte_cursor import ByteCursor
+from odb_stream.errors import ShardError
 from odb_stream.shards.tar.faults import Fault
 
 BLOCK = tarfile.BLOCKSIZE
+MOST_AT_ONCE = 16 * MEBIBYTE
+"""Bytes of one read: a damaged size must not ask for memory that the file cannot fill."""
 
 _LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_ALL, _PAX_OF_SUN = b"L", b"K", b"x", b"g", b"X"
 _EXTENDED = frozenset({_LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_ALL, _PAX_OF_SUN})
@@ -18,6 +20,55 @@ _WITHOUT_DATA = frozenset(
 _MAGIC = slice(257, 262)
 # A longer one is a damaged size: names and records take some hundred bytes.
 _LONGEST_EXTENDED = MEBIBYTE
+
+
+class ByteCursor:
+    """Reads the bytes of a shard from byte ``start`` on; ``at`` is the offset of the next byte.
+
+    ``name`` is the shard's address, fit for messages. At ``limit``, where there is one, reading ends as at the end of
+    the file; :meth:`enter` moves on to another part.
+    """
+
+    def __init__(self, name: str, stream: BinaryIO, start: int) -> None:
+        self.name = name
+        self.start = start
+        self.at = start
+        self.limit: int | None = None
+        self._stream = stream
+
+    def read(self, size: int) -> bytes:
+        """The next ``size`` bytes; fewer only at the end. Raises ShardError where the file cannot be read."""
+        if self.limit is not None:
+            size = min(size, self.limit - self.at)
+        parts: list[bytes] = []
+        while size and (part := self._pull(min(size, MOST_AT_ONCE))):
+            parts.append(part)
+            size -= len(part)
+        data = b"".join(parts)
+        self.at += len(data)
+        return data
+
+    def advance(self, offset: int) -> bool:
+        """Move forward to a byte offset; False where the end comes first."""
+        while self.at < offset:
+            if not self.read(min(offset - self.at, MEBIBYTE)):
+                return False
+        return True
+
+    def enter(self, offset: int, limit: int | None) -> None:
+        """Move forward to the part that begins at ``offset`` and ends at ``limit``, or at the end of the file."""
+        self.limit = None
+        self.advance(offset)
+        self.start, self.limit = offset, limit
+
+    def _pull(self, size: int) -> bytes:
+        try:
+            return self._stream.read(size)
+        except OSError as error:
+            raise ShardError(
+                f"{self.name}, byte offset {self.at}: cannot be read ({error.strerror or error}); "
+                "check the disk or the connection and start again"
+            ) from error
 
 
 class Entry(NamedTuple):

@@ -3,9 +3,8 @@
 import logging
 from collections.abc import Generator
 
-from odb_stream.shards.tar.byte_cursor import ByteCursor
 from odb_stream.shards.tar.faults import REPAIR, Fault
-from odb_stream.shards.tar.headers import BLOCK, Entry, find_header, is_header, read_entry
+from odb_stream.shards.tar.headers import BLOCK, ByteCursor, Entry, find_header, is_header, read_entry
 
 _COMPRESSED = {
     b"\x1f\x8b": "gzip",

@@ -141,8 +141,6 @@ class SourcePasses:
     read ahead: whether a pass has ended is known only when its next record is asked for.
     """
 
-    pass_number: int
-    position: Position
     _records: Iterator[Record]
     _next: Record | None
 
@@ -168,7 +166,16 @@ class SourcePasses:
 
     def take(self) -> Record:
         """The next record; a new pass begins where the current one has ended."""
-        record = self._next or self._first_of_next_pass()
+        empty_passes = 0
+        while self._next is None:
+            if empty_passes == MOST_EMPTY_PASSES:
+                raise ShardError(
+                    f"{self._name} had no sample for rank {self._rank} in {MOST_EMPTY_PASSES} passes in a row, but did "
+                    "before: it has too few samples for so many ranks, or its data have changed"
+                )
+            self._begin(self.pass_number + 1)
+            empty_passes += 1
+        record = self._next
         self.position = in_one_source(record.position, self._name)
         self._next = next(self._records, None)
         self._continue_to_due()
@@ -182,16 +189,6 @@ class SourcePasses:
     def _continue_to_due(self) -> None:
         while self._next is None and self.pass_number + 1 < self._due:
             self._begin(self.pass_number + 1)
-
-    def _first_of_next_pass(self) -> Record:
-        for _ in range(MOST_EMPTY_PASSES):
-            self._begin(self.pass_number + 1)
-            if self._next is not None:
-                return self._next
-        raise ShardError(
-            f"{self._name} had no sample for rank {self._rank} in {MOST_EMPTY_PASSES} passes in a row, but did before: "
-            "it has too few samples for so many ranks, or its data have changed"
-        )
 
 
 @dataclass(frozen=True)
@@ -233,7 +230,15 @@ class MixReading:
 
         Raises StateError for a position in something else, and ConfigError for a source that proves empty.
         """
-        parts, places = self._parts(start)
+        places = self._places(start)
+        parts = []
+        for number, (name, place) in enumerate(zip(self.mix.names, places, strict=True)):
+            due, open_pass = self.mix.passes_due(number), partial(self.pass_over, number)
+            part = SourcePasses(f"source {name!r} of the mix", open_pass, place, due=due, rank=self.world.rank)
+            # A source of weight 0 is one of which nothing remains.
+            if part.empty and self.mix.weights[number]:
+                self.mix.check_empty(number, self.world)
+            parts.append(part)
         turns = [place.turns for place in places]
         weights = self._weights(parts, turns)
         while not all(part.finished for part in parts):
@@ -284,28 +289,11 @@ class MixReading:
         sources = len(self.first)
         if start == START:
             return [PartPosition(0, START, 0)] * sources
-        if isinstance(start, MixPosition) and len(start.parts) == sources and self._has_passes(start):
-            return list(start.parts)
+        if isinstance(start, MixPosition) and len(start.parts) == sources:
+            passes = ((part.pass_number, max(1, due)) for part, due in zip(start.parts, self.mix.weights, strict=True))
+            if self.mix.mode == "weights" or all(number < most for number, most in passes):
+                return list(start.parts)
         raise StateError(f"position {start} does not belong to a mix of {sources} sources; give the same mix")
-
-    def _has_passes(self, position: MixPosition) -> bool:
-        most = [max(1, self.mix.passes_due(number)) for number in range(len(self.first))]
-        given = zip(position.parts, most, strict=True)
-        return self.mix.mode == "weights" or all(part.pass_number < passes for part, passes in given)
-
-    def _part(self, number: int, place: PartPosition) -> SourcePasses:
-        name = f"source {self.mix.names[number]!r} of the mix"
-        due = self.mix.passes_due(number)
-        return SourcePasses(name, partial(self.pass_over, number), place, due=due, rank=self.world.rank)
-
-    def _parts(self, start: ReadingPosition) -> tuple[list[SourcePasses], list[PartPosition]]:
-        places = self._places(start)
-        parts = [self._part(number, place) for number, place in enumerate(places)]
-        for number, part in enumerate(parts):
-            # A source of weight 0 is one of which nothing remains.
-            if part.empty and self.mix.weights[number]:
-                self.mix.check_empty(number, self.world)
-        return parts, places
 
     def _weights(self, parts: list[SourcePasses], turns: list[int]) -> list[int]:
         """The weight of each source in the schedule; 0 once it has ended and takes no more turns."""

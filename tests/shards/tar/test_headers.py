@@ -13,9 +13,8 @@ from make_tars import BLOCK, read_one, tar_bytes
 
 from odb_stream.errors import ShardError
 from odb_stream.shards.reader import read_samples
-from odb_stream.shards.tar.byte_cursor import MOST_AT_ONCE, ByteCursor
 from odb_stream.shards.tar.grouping import TarSample
-from odb_stream.shards.tar.headers import Entry
+from odb_stream.shards.tar.headers import MOST_AT_ONCE, ByteCursor, Entry
 from odb_stream.shards.tar.walk import walk
 
 NAMES = ["a.json", "dir.v1/b.0.jpg", "é/ü.txt", "d" * 90 + "/" + "n" * 60 + ".json", "n" * 300 + ".txt", "日本.json"]
