@@ -31,18 +31,16 @@ ReportProgress = Callable[[str, int, int | None], None]
 class Collected:
     """The figures of the records that were read. A list has one entry per kept sample unless stated otherwise.
 
-    ``seen`` and ``dropped`` count records by source; ``reasons`` counts drops by reason, and ``examples`` holds the
-    first detail of each reason. ``ended`` is True if the epoch was read to its end; ``epoch`` is its number of records,
-    if known. ``files`` has one entry per image: bytes, width, height, patches, tokens. ``to_decode`` holds a few
-    samples with images.
+    ``records`` counts the records read, ``reasons`` the drops by reason; ``examples`` holds the first detail of each
+    reason. ``ended`` is True if the epoch was read to its end; ``epoch`` is its number of records, if known. ``files``
+    has one entry per image: bytes, width, height, patches, tokens. ``to_decode`` holds a few samples with images.
     """
 
     names: tuple[str, ...]
     epoch: int | None = None
     ended: bool = False
     read_seconds: float = 0.0
-    seen: Counter[int] = field(default_factory=Counter)
-    dropped: Counter[int] = field(default_factory=Counter)
+    records: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
     lengths: list[int] = field(default_factory=list)
@@ -55,32 +53,45 @@ class Collected:
     spent: dict[TimedPart, Spent] = field(default_factory=dict)
 
     @property
-    def records(self) -> int:
-        """Number of records read."""
-        return self.seen.total()
-
-    @property
     def epoch_samples(self) -> int | None:
         """Samples kept in the whole epoch if drops stay as frequent as so far; None if its size is unknown."""
         epoch = self.records if self.ended else self.epoch
         return None if epoch is None else round(epoch * len(self.lengths) / self.records)
 
-    def add_reading(self, seconds: float) -> None:
-        """Add the time that reading a chunk took."""
-        self.read_seconds += seconds
+    def chunks(self, reading: Reading, samples: int | None) -> Iterator[list[Record]]:
+        """The first ``samples`` records in chunks; notes how long reading took, and whether the epoch ended."""
+        records = iter(reading.records())
+        left = samples
+        while left is None or left > 0:
+            wanted = CHUNK if left is None else min(CHUNK, left)
+            started = time.perf_counter()
+            chunk = list(islice(records, wanted))
+            self.read_seconds += time.perf_counter() - started
+            if chunk:
+                yield chunk
+            if len(chunk) < wanted:
+                self.ended = True
+                return
+            left = None if left is None else left - wanted
+        # Without reading on nothing shows the end, but an epoch of exactly this many records is over.
+        self.ended = reading.samples == samples
 
-    def end(self) -> None:
-        """Note that the epoch was read to its end."""
-        self.ended = True
+    def enter(self, records: Sequence[Record], chunk: PreparedChunk) -> None:
+        """Collect the figures of a prepared chunk. Raises the error in it, as a run would."""
+        # Not strict: a chunk ends at its first failure.
+        for record, result in zip(records, chunk.results(records), strict=False):
+            if isinstance(result, OdbStreamError):
+                raise result
+            self.records += 1
+            if isinstance(result, Drop):
+                self.reasons[result.reason] += 1
+                self.examples.setdefault(result.reason, result.detail or record.where)
+            else:
+                self._keep(result)
+        for part, more in (chunk.spent or {}).items():
+            self.spent[part] = self.spent.get(part, NOTHING).plus(more)
 
-    def drop(self, record: Record, drop: Drop) -> None:
-        """Count a dropped record."""
-        self.dropped[record.ref.source] += 1
-        self.reasons[drop.reason] += 1
-        self.examples.setdefault(drop.reason, drop.detail or record.where)
-
-    def keep(self, sample: PreparedSample) -> None:
-        """Collect the figures of a prepared sample."""
+    def _keep(self, sample: PreparedSample) -> None:
         self.lengths.append(sample.length)
         self.supervised.append(sample.supervised)
         self.sources.append(sample.ref.source)
@@ -89,11 +100,6 @@ class Collected:
         self.files += [measured(image) for image in sample.images]
         if sample.images and sum(len(one.images) for one in self.to_decode) < MOST_DECODED:
             self.to_decode.append(sample)
-
-    def add_times(self, spent: dict[TimedPart, Spent]) -> None:
-        """Add the times of a chunk."""
-        for part, more in spent.items():
-            self.spent[part] = self.spent.get(part, NOTHING).plus(more)
 
 
 def collect(
@@ -112,8 +118,8 @@ def collect(
     known = [number for number in (samples, reading.samples) if number is not None]
     total = min(known, default=None)
     with WorkerPool(prepare, workers) as pool:
-        for records, chunk in _prepared(_chunks(reading, samples, collected), pool, workers):
-            _enter(collected, records, chunk)
+        for records, chunk in _prepared(collected.chunks(reading, samples), pool, workers):
+            collected.enter(records, chunk)
             if report_progress is not None:
                 report_progress("reading and preparing", collected.records, total)
     if not collected.records:
@@ -126,26 +132,6 @@ def collect(
         )
         raise StageError(f"nothing to inspect: all {collected.records} samples read were dropped ({reasons})")
     return collected, prepare
-
-
-def _chunks(reading: Reading, samples: int | None, collected: Collected) -> Iterator[list[Record]]:
-    """The records in chunks; notes how long reading took, and whether the epoch ended."""
-    records = iter(reading.records())
-    left = samples
-    while left is None or left > 0:
-        wanted = CHUNK if left is None else min(CHUNK, left)
-        started = time.perf_counter()
-        chunk = list(islice(records, wanted))
-        collected.add_reading(time.perf_counter() - started)
-        if chunk:
-            yield chunk
-        if len(chunk) < wanted:
-            collected.end()
-            return
-        left = None if left is None else left - wanted
-    # Without reading on nothing shows the end, but an epoch of exactly this many records is over.
-    if reading.samples == samples:
-        collected.end()
 
 
 def _prepared(
@@ -161,21 +147,6 @@ def _prepared(
             yield done, pool.wait(future)
     for done, future in ahead:
         yield done, pool.wait(future)
-
-
-def _enter(collected: Collected, records: Sequence[Record], chunk: PreparedChunk) -> None:
-    """Count the results of a chunk. Raises the error in it, as a run would."""
-    # Not strict: a chunk ends at its first failure.
-    for record, result in zip(records, chunk.results(records), strict=False):
-        if isinstance(result, OdbStreamError):
-            raise result
-        collected.seen[record.ref.source] += 1
-        if isinstance(result, Drop):
-            collected.drop(record, result)
-        else:
-            collected.keep(result)
-    if chunk.spent is not None:
-        collected.add_times(chunk.spent)
 
 
 def held_bytes(sample: PreparedSample) -> int:

@@ -22,11 +22,11 @@ BYTES_PER_PARAMETER = 16.0
 training keeps them on one accelerator (Rajbhandari et al. 2020, arXiv 1910.02054, section 3.1). Divide it by what
 sharding over ranks divides it by."""
 
-_UNITS = {"": 1} | {
+_UNITS = {"": 1, "b": 1} | {
     f"{letter}{kind}": base**power
-    for power, letter in enumerate("KMGT", start=1)
-    for kind, base in (("iB", 1024), ("B", 1000), ("", 1024))
-} | {"B": 1}  # fmt: skip
+    for power, letter in enumerate("kmgt", start=1)
+    for kind, base in (("ib", 1024), ("b", 1000), ("", 1024))
+}
 
 
 def parse_bytes(name: str, text: str) -> int:
@@ -35,10 +35,9 @@ def parse_bytes(name: str, text: str) -> int:
     Raises ConfigError, which names ``name``, for anything else and for less than one byte.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    units = {unit.lower(): factor for unit, factor in _UNITS.items()}
-    if match is None or match[2].lower() not in units:
+    if match is None or match[2].lower() not in _UNITS:
         raise ConfigError(f"{name} is {text!r}, but must be a size such as 40GiB, 80GB or 512MiB")
-    size = int(float(match[1]) * units[match[2].lower()])
+    size = int(float(match[1]) * _UNITS[match[2].lower()])
     if size < 1:
         raise ConfigError(f"{name} is {text!r}, but must be at least one byte")
     return size

@@ -38,17 +38,12 @@ def page(found: Inspection, *, title: str) -> str:
         _section([tables.policies(found)], drawn["policies"]),
         _section([tables.settings(found), tables.budget(found)], drawn["window"]),
     ]
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>",
-            f"<h1>{escape(title)}</h1>",
-            *sections,
-            "</body></html>\n",
-        ]
+    head = (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>\n<h1>{escape(title)}</h1>"
     )
+    return "\n".join([head, *sections, "</body></html>\n"])
 
 
 def _section(shown: Iterable[TextTable], picture: Picture | None = None) -> str:

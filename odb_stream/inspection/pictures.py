@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from odb_stream.batching.simulate.figures import Figures
 from odb_stream.inspection.figures import Histogram, Subset
-from odb_stream.inspection.policies import SettingSuggestion
 from odb_stream.inspection.report import Inspection
 from odb_stream.inspection.times import StageTime
 
@@ -61,10 +60,8 @@ def all_pictures(found: Inspection) -> list[Picture]:
 
 def policies(rows: Sequence[Figures]) -> Picture:
     """The critical ratio and the padding of several policies side by side."""
-    height = 0.9 + 0.3 * len(rows)
-    return Picture(
-        "policies", "critical ratio and padding of each policy", height, lambda figure: _policies(figure, rows)
-    )
+    words, height = "critical ratio and padding of each policy", 0.9 + 0.3 * len(rows)
+    return Picture("policies", words, height, lambda figure: _policies(figure, rows))
 
 
 def png(pictures: Sequence[Picture], *, title: str) -> bytes:
@@ -222,24 +219,20 @@ def _curves(figure: "FigureBase", found: Inspection) -> None:
     panels = (("window", "samples", suggestion.window), ("lookahead", "groups", suggestion.lookahead))
     grid = figure.subplots(1, 2, sharey=True)
     for axes, (name, unit, suggested) in zip(grid, panels, strict=True):
-        _curve(axes, suggested)
+        values = [point.value for point in suggested.curve]
+        ratios = [point.critical_ratio for point in suggested.curve]
+        axes.plot(values, ratios, color=QUIET, marker="o", markersize=4, linewidth=1.4)
+        ratio = ratios[values.index(suggested.value)]
+        axes.plot([suggested.value], [ratio], color=PALETTE[5], marker="o", markersize=8)
+        axes.annotate(f"{ratio:.3f}", (suggested.value, ratio), (0, 8), textcoords="offset points", ha="center")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(values, [str(value) for value in values])
+        axes.xaxis.set_tick_params(which="minor", length=0)
+        axes.yaxis.set_major_formatter("{x:.3f}")
+        axes.margins(y=0.25)
+        axes.grid(linewidth=0.6, color=RULE)
         axes.set(title=f"{name}: {suggested.value} suggested", xlabel=f"{name} ({unit}), log scale")
     grid[0].set_ylabel(f"critical ratio, {found.settings.layout}")
-
-
-def _curve(axes: "Axes", suggested: SettingSuggestion) -> None:
-    values = [point.value for point in suggested.curve]
-    ratios = [point.critical_ratio for point in suggested.curve]
-    axes.plot(values, ratios, color=QUIET, marker="o", markersize=4, linewidth=1.4)
-    ratio = ratios[values.index(suggested.value)]
-    axes.plot([suggested.value], [ratio], color=PALETTE[5], marker="o", markersize=8)
-    axes.annotate(f"{ratio:.3f}", (suggested.value, ratio), (0, 8), textcoords="offset points", ha="center")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(values, [str(value) for value in values])
-    axes.xaxis.set_tick_params(which="minor", length=0)
-    axes.yaxis.set_major_formatter("{x:.3f}")
-    axes.margins(y=0.25)
-    axes.grid(linewidth=0.6, color=RULE)
 
 
 def _draw_bars(

@@ -142,15 +142,10 @@ def compare(simulator: Simulator) -> tuple[Figures, ...]:
 
 def suggest_window(simulator: Simulator, *, bytes_a_sample: float, host_memory: int) -> SettingSuggestion:
     """The window for the loader's own policy, in the layout of the settings."""
-    layout = simulator.settings.layout
-    points = [
-        CurvePoint(
-            value=window,
-            critical_ratio=simulator.run("anchored", layout, window=window).critical_ratio,
-            host_bytes=round(window * bytes_a_sample),
-        )
-        for window in WINDOWS
-    ]
+    points = []
+    for window in WINDOWS:
+        figures = simulator.run("anchored", simulator.settings.layout, window=window)
+        points.append(_point(window, figures, window * bytes_a_sample))
     return _chosen(points, host_memory)
 
 
@@ -164,12 +159,12 @@ def suggest_lookahead(
         # An idle rank holds no group, so it must not lower the mean number of samples in a group.
         groups = figures.steps * figures.world_size - figures.idle_steps
         held = window + lookahead * (figures.emitted / groups if groups else 0.0)
-        points.append(
-            CurvePoint(
-                value=lookahead, critical_ratio=figures.critical_ratio, host_bytes=round(held * bytes_a_sample)
-            )
-        )
+        points.append(_point(lookahead, figures, held * bytes_a_sample))
     return _chosen(points, host_memory)
+
+
+def _point(value: int, figures: Figures, host_bytes: float) -> CurvePoint:
+    return CurvePoint(value=value, critical_ratio=figures.critical_ratio, host_bytes=round(host_bytes))
 
 
 def _chosen(points: Sequence[CurvePoint], host_memory: int) -> SettingSuggestion:

@@ -6,7 +6,7 @@ from typing import Any
 
 from odb_stream.config import DEFAULT_BUDGET, Layout, require_int
 from odb_stream.errors import ConfigError
-from odb_stream.inspection.collect import Collected, ReportProgress, collect
+from odb_stream.inspection.collect import ReportProgress, collect
 from odb_stream.inspection.figures import Histogram, ImageFigures, Spread, Supervised
 from odb_stream.inspection.memory import Accelerator, MemoryBudget
 from odb_stream.inspection.policies import (
@@ -79,8 +79,7 @@ class Inspection:
 
     def plain(self) -> dict[str, Any]:
         """The result as dicts, lists, strings, numbers and None, ready for JSON, under the names of the fields."""
-        plain: dict[str, Any] = _plain(self)
-        return plain
+        return {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
 
 
 def inspect(
@@ -150,10 +149,21 @@ def inspect(
     decoding = decode_time(prepare, collected.to_decode)
     lengths = lengths_of_an_epoch(collected.lengths, collected.epoch_samples, seed)
     simulator = Simulator(lengths, settings, progress)
-    measured = len(collected.lengths)
+    compared = compare(simulator)
+    # The mean, because a window of many samples is near it; the longest sample would suggest far too small a window.
+    bytes_a_sample = sum(collected.held_bytes) / len(collected.held_bytes)
+    best_window = suggest_window(simulator, bytes_a_sample=bytes_a_sample, host_memory=host_memory)
     return Inspection(
         settings=settings,
-        samples=_counts(collected, budget),
+        samples=SampleCounts(
+            read=collected.records,
+            kept=len(collected.lengths),
+            oversize=sum(length > budget for length in collected.lengths),
+            dropped=dict(sorted(collected.reasons.items())),
+            examples=dict(sorted(collected.examples.items())),
+            epoch=collected.records if collected.ended else collected.epoch,
+            whole_epoch=collected.ended,
+        ),
         lengths=Spread.of(collected.lengths),
         histogram=Histogram.of(collected),
         supervised=Supervised.of(collected),
@@ -162,39 +172,20 @@ def inspect(
         times=stage_times(pipeline, collected, decoding),
         decoding=decoding,
         policies=Comparison(
-            measured=measured,
+            measured=len(collected.lengths),
             lengths=len(lengths),
             redrawn=lengths is not collected.lengths,
-            figures=compare(simulator),
+            figures=compared,
         ),
-        suggestion=_suggestion(simulator, collected, allowed, host_memory),
-    )
-
-
-def _suggestion(
-    simulator: Simulator, collected: Collected, allowed: MemoryBudget | None, host_memory: int
-) -> Suggestion:
-    # The mean, because a window of many samples is near it; the longest sample would suggest far too small a window.
-    bytes_a_sample = sum(collected.held_bytes) / len(collected.held_bytes)
-    window = suggest_window(simulator, bytes_a_sample=bytes_a_sample, host_memory=host_memory)
-    return Suggestion(
-        budget=allowed,
-        oversize=None if allowed is None else allowed.oversize(collected.lengths),
-        window=window,
-        lookahead=suggest_lookahead(simulator, window.value, bytes_a_sample=bytes_a_sample, host_memory=host_memory),
-        host_memory=host_memory,
-    )
-
-
-def _counts(collected: Collected, budget: int) -> SampleCounts:
-    return SampleCounts(
-        read=collected.records,
-        kept=len(collected.lengths),
-        oversize=sum(length > budget for length in collected.lengths),
-        dropped=dict(sorted(collected.reasons.items())),
-        examples=dict(sorted(collected.examples.items())),
-        epoch=collected.records if collected.ended else collected.epoch,
-        whole_epoch=collected.ended,
+        suggestion=Suggestion(
+            budget=allowed,
+            oversize=None if allowed is None else allowed.oversize(collected.lengths),
+            window=best_window,
+            lookahead=suggest_lookahead(
+                simulator, best_window.value, bytes_a_sample=bytes_a_sample, host_memory=host_memory
+            ),
+            host_memory=host_memory,
+        ),
     )
 
 
