@@ -25,24 +25,16 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except OdbStreamError as error:
-            code = USAGE if isinstance(error, ConfigError) else FAILED
-            raise _explained(error, str(error), debug=ctx.params["debug"], code=code) from error
-        except OSError as error:
-            if error.errno == errno.EPIPE:  # a reader such as head has seen enough: typer ends quietly
-                raise
-            raise _explained(error, str(error), debug=ctx.params["debug"], code=FAILED) from error
+        except (OdbStreamError, OSError) as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                raise  # a reader such as head has seen enough: typer ends quietly
+            if ctx.params["debug"]:
+                typer.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+            typer.echo(f"{typer.style('error:', fg='red', bold=True)} {error}", err=True)
+            raise typer.Exit(USAGE if isinstance(error, ConfigError) else FAILED) from error
         except KeyboardInterrupt as interrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from interrupt
-
-
-def _explained(error: Exception, message: str, *, debug: bool, code: int) -> typer.Exit:
-    """Print the error to standard error; returns the exit to raise."""
-    if debug:
-        typer.echo("".join(traceback.format_exception(error)), err=True, nl=False)
-    typer.echo(f"{typer.style('error:', fg='red', bold=True)} {message}", err=True)
-    return typer.Exit(code)
 
 
 app = typer.Typer(

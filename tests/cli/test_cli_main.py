@@ -1,5 +1,6 @@
 """The program as a whole: help, exit codes, errors in one line, Ctrl-C, and a quick start."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,7 +8,7 @@ import sys
 from inspect import signature
 
 import pytest
-from cli_support import NUMBERS_RECIPE
+from cli_support import FAILS, NUMBERS_RECIPE, odb_stream
 from waiting import PATIENCE
 
 from odb_stream.cli import inspect, run, simulate
@@ -68,6 +69,61 @@ def test_an_error_is_one_line_and_with_debug_a_traceback_before_it(cli, tmp_path
 def test_a_folder_that_cannot_be_created_is_an_error_in_words(refuses, chats, tmp_path):
     (tmp_path / "file").write_text("not a folder")
     assert str(tmp_path / "file") in refuses("write", chats, tmp_path / "file", "--samples-per-shard", 5, code=1)
+
+
+@pytest.mark.parametrize(("command", "option"), [("run", "--report"), ("inspect", "--png"), ("inspect", "--html")])
+def test_an_unwritable_file_is_refused_before_the_run(refuses, recipe, tmp_path, command, option):
+    path = recipe(FAILS)
+    assert "is a folder" in refuses(command, path, option, tmp_path, code=2)
+    assert "no folder" in refuses(command, path, option, tmp_path / "gone" / "file", code=2)
+
+
+WRONG = [
+    ("run", "--steps is 0", ("--steps", 0)),
+    ("run", "--epochs is -1", ("--epochs", -1)),
+    ("run", "--budget is 0", ("--budget", 0)),
+    ("run", "window is 0", ("--window", 0)),
+    ("run", "lookahead is -2", ("--lookahead", -2)),
+    ("run", "workers is -1", ("--workers", -1)),
+    ("run", "seed is -1", ("--seed", -1)),
+    ("inspect", "--samples is 'some'", ("--samples", "some")),
+    ("inspect", "--samples is '-1'", ("--samples", "-1")),
+    ("inspect", "--budget is 0", ("--budget", 0)),
+    ("inspect", "window is 0", ("--window", 0)),
+    ("inspect", "world_size is 0", ("--world-size", 0)),
+    ("inspect", "workers is -1", ("--workers", -1)),
+    ("inspect", "--memory is 'much'", ("--memory", "much", "--token-bytes", 5)),
+    ("inspect", "--host-memory is 'much'", ("--host-memory", "much")),
+    ("inspect", "--model was given without --memory", ("--model", "config.json")),
+    ("inspect", "--token-bytes was given without --memory", ("--token-bytes", 5)),
+    ("inspect", "give the model's config.json", ("--memory", "1GiB")),
+    ("inspect", "gone.json cannot be read", ("--memory", "1GiB", "--model", "gone.json")),
+]
+
+
+@pytest.mark.parametrize(("command", "message", "options"), WRONG, ids=str)
+def test_a_setting_out_of_range_is_named_with_its_value(refuses, recipe, command, message, options):
+    assert message in refuses(command, recipe(NUMBERS_RECIPE), *options, code=2)
+
+
+def test_a_recipe_without_samples_is_an_error_with_its_cause(refuses, recipe):
+    dropping = recipe(NUMBERS_RECIPE.replace("sample.ref.index % 10 == 0", "True"))
+    assert "all 50 samples were dropped" in refuses("run", dropping, code=1)
+    assert "all 50 samples read were dropped (every_tenth: 50" in refuses("inspect", dropping, code=1)
+    assert "contains no sample" in refuses("inspect", recipe(NUMBERS_RECIPE.replace("return 50", "return 0")), code=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "times"), [("run", "wait_seconds"), ("inspect", "times")])
+def test_a_recipes_own_stage_runs_in_worker_processes(recipe, command, times):
+    path = recipe(NUMBERS_RECIPE)
+    done = [odb_stream(command, path, "--budget", 40, "--workers", count, "--json") for count in (0, 2)]
+    assert [one.returncode for one in done] == [0, 0]
+    assert done[0].stderr == done[1].stderr
+    assert '{"every_tenth": 5}' in done[0].stdout
+    here, there = (json.loads(one.stdout) for one in done)
+    assert len(here.pop(times)) == len(there.pop(times)) > 0
+    assert here == there
 
 
 @pytest.mark.slow

@@ -81,34 +81,48 @@ def test_write_refuses_no_input_and_no_size(refuses, tmp_path, chats):
     assert "samples_per_shard is 0" in refuses("write", chats, tmp_path / "out", "--samples-per-shard", 0, code=2)
 
 
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def holds(*members):
+    return lambda path: write_tar_file(path, members)
+
+
+VIDEO = b'{"messages": [{"role": "user", "content": [{"type": "video", "video": "0.mp4"}]}]}'
 DAMAGE = {
-    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
-    "empty file": lambda path: path.write_bytes(b""),
-    "not a tar": lambda path: path.write_text("hello " * 500),
-    "repeated key": lambda path: write_tar_file(path, [("a.json", CHAT), ("b.json", CHAT), ("a.txt", b"again")]),
-    "not JSON": lambda path: write_tar_file(path, [("a.json", b"{oops")]),
-    "wrong messages": lambda path: write_tar_file(path, [("a.json", b'{"messages": "hello"}')]),
-    "no key": lambda path: write_tar_file(path, [(".json", CHAT)]),
-    "pickle": lambda path: write_tar_file(path, [("a.pkl", b"x")]),
-    "no sample": lambda path: write_tar_file(path, []),
+    "cut": (cut, "it was cut"),
+    "empty file": (lambda path: path.write_bytes(b""), "the file is empty"),
+    "not a tar": (lambda path: path.write_text("hello " * 999), "not a tar file"),
+    "repeated key": (holds(("a.json", CHAT), ("b.json", CHAT), ("a.txt", b"again")), "key 'a'"),
+    "not JSON": (holds(("a.json", b"{oops")), "key 'a'"),
+    "messages of the wrong shape": (holds(("b.json", b'{"messages": "hello"}')), "key 'b'"),
+    "no role": (holds(("c.json", b'{"messages": [{"content": "x"}]}')), "key 'c'"),
+    "no key": (holds((".json", CHAT)), "no key"),
+    "pickle": (holds(("a.pkl", b"x")), "pickle"),
+    "no sample": (holds(), "no sample"),
+    "a video part, which only ChatTemplate refuses": (holds(("d.json", VIDEO)), "video"),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_check_finds_the_damaged_shard_and_reads_the_others(cli, shards, damage):
+@pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_shard_ends_a_run_and_is_found_by_check(cli, refuses, chat_recipe, shards, damage, message):
+    """One line names the place in a run; check reads the other shards too."""
     bad = shards / "shard-000001.tar"
     damage(bad)
     (shards / "shard-000001.tar.idx.json").unlink()
-    result = cli("check", shards / "*.tar", "--json")
-    assert result.exit_code == 1
-    found = json.loads(result.stdout)
-    assert not found["good"]
-    assert [shard["good"] for shard in found["shards"]] == [True, False, True]
-    assert str(bad) in found["shards"][1]["problems"][0]
+    line = refuses("run", chat_recipe, code=1)
+    assert message in line
+    assert str(bad) in line
+    found = json.loads(cli("check", shards / "*.tar", "--json").stdout)
     table = cli("check", shards / "*.tar")
-    assert table.exit_code == 1
-    assert f"problem: {found['shards'][1]['problems'][0]}\n" in table.stdout
     assert "Traceback" not in table.output
+    is_good = message == "video"
+    assert (found["good"], table.exit_code) == (is_good, 0 if is_good else 1)
+    assert [shard["good"] for shard in found["shards"]] == [True, is_good, True]
+    for problem in found["shards"][1]["problems"]:
+        assert str(bad) in problem
+        assert f"problem: {problem}\n" in table.stdout
 
 
 def test_check_finds_a_stale_index_and_a_missing_shard(cli, shards):
@@ -123,7 +137,7 @@ def test_check_finds_a_stale_index_and_a_missing_shard(cli, shards):
 
 def test_a_damaged_shard_gets_no_index(refuses, shards):
     bad = shards / "shard-000001.tar"
-    bad.write_bytes(bad.read_bytes()[: bad.stat().st_size // 2])
+    cut(bad)
     (shards / "shard-000001.tar.idx.json").unlink()
     assert str(bad) in refuses("index", bad, code=1)
     assert not (shards / "shard-000001.tar.idx.json").exists()

@@ -49,6 +49,8 @@ def build():
     return odb.Pipeline(odb.FromDataset(Numbers()), every_tenth)
 """
 
+FAILS = "raise AssertionError('the recipe ran')\n"
+
 
 def odb_stream(*arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
     """Run the program to its end."""
