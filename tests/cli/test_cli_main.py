@@ -30,12 +30,9 @@ def test_the_help_of_each_command_has_an_example(cli, command):
     assert f"Example: odb-stream {command}" in result.stdout
 
 
-def test_the_help_needs_no_heavy_library():
-    script = (
-        "import sys, odb_stream.cli.main\n"
-        "heavy = {'torch', 'torchdata', 'transformers', 'numpy', 'webdataset', 'obstore', 'tokenizers'}\n"
-        "print(sorted(heavy & sys.modules.keys()))"
-    )
+def test_the_help_and_the_live_view_need_no_heavy_library():
+    heavy = {"torch", "torchdata", "transformers", "numpy", "webdataset", "obstore", "tokenizers", "tensorboard"}
+    script = f"import sys, odb_stream.live, odb_stream.cli.main; print(sorted({heavy} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert done.stdout.strip() == "[]"
 

@@ -31,15 +31,9 @@ def test_rates_are_computed_since_the_start_and_recently():
     )  # fmt: skip
     assert figures["seconds"] == close(30)
     overall, recent = figures["overall"], figures["recent"]
-    assert (overall["seconds"], overall["steps"], recent["seconds"], recent["steps"]) == close((30, 20, 5, 5))
-    assert overall["samples_per_second"] == close(10)
-    assert overall["tokens_per_second"] == close(14_000 / 30)
-    assert overall["padded_tokens_per_second"] == close(20_000 / 30)
-    assert (overall["padding"], overall["utilisation"]) == close((0.3, 0.7))
-    assert recent["samples_per_second"] == close(20)
-    assert recent["tokens_per_second"] == close(900)
-    assert recent["padded_tokens_per_second"] == close(1000)
-    assert (recent["padding"], recent["utilisation"]) == close((0.1, 0.9))
+    # In the order of SPAN: seconds, steps, rates of samples, tokens and padded tokens, padding, utilisation.
+    assert [overall[name] for name in SPAN] == close([30, 20, 10, 14_000 / 30, 20_000 / 30, 0.3, 0.7])
+    assert [recent[name] for name in SPAN] == close([5, 5, 20, 900, 1000, 0.1, 0.9])
 
 
 def test_recent_is_the_last_interval_where_looks_are_rare():
@@ -74,15 +68,12 @@ def test_figures_of_all_ranks_and_the_imbalance_between_them():
     loader.step(1, 500, 500, others=((3, 900, 1000),))
     loader.dropped, loader.dropped_of_all = {"too_long": 1}, {"too_long": 3, "empty": 1}
     figures = live.figures()
-    everyone = figures["global"]
+    everyone, recent, overall = figures["global"], figures["global"]["recent"], figures["global"]["overall"]
     assert (figures["rank"], figures["ranks"], figures["samples"], everyone["samples"]) == (1, 2, 2, 8)
-    assert figures["dropped"] == {"too_long": 1}
-    assert everyone["dropped"] == {"too_long": 3, "empty": 1}
-    assert everyone["recent"]["imbalance"] == close(1000 / 750)
-    assert everyone["overall"]["imbalance"] == close(2000 / 1750)
-    assert everyone["recent"]["utilisation"] == close(1400 / 2000)
-    assert everyone["recent"]["padding"] == close(100 / 1500)
-    assert everyone["overall"]["samples_per_second"] == close(8 / 15)
+    assert (figures["dropped"], everyone["dropped"]) == ({"too_long": 1}, {"too_long": 3, "empty": 1})
+    assert (recent["imbalance"], overall["imbalance"]) == close((1000 / 750, 2000 / 1750))
+    assert (recent["utilisation"], recent["padding"]) == close((1400 / 2000, 100 / 1500))
+    assert overall["samples_per_second"] == close(8 / 15)
     assert figures["recent"]["utilisation"] == close(0.5)
 
 
@@ -102,9 +93,7 @@ def test_waits_are_given_by_stage_in_seconds_and_shares():
     assert overall["wait_seconds"] == close({"trainer": 6.0, "workers": 4.0, "read": 0.5, "peers": 0.25, "room": 8.0})
     assert recent["wait_share"] == close({"trainer": 0.5, "workers": 0.4, "read": 0.05, "peers": 0.025, "room": 0.0})
     assert figures["trainer_waits_for"] == "workers"
-    assert figures["verdict"] == (
-        "the trainer waits for data: 50.0% of the last 10.0 s, mostly for the workers, which run the stages"
-    )
+    assert figures["verdict"].startswith("the trainer waits for data: 50.0% of the last 10.0 s, mostly for the workers")
 
 
 VERDICTS = {
@@ -124,10 +113,7 @@ def test_the_verdict_says_who_waits_for_whom(share, cause, words):
     found, line = verdict_of({"steps": 3, "seconds": 4.0, "wait_share": share})
     assert found == cause
     assert words in line
-
-
-def test_a_span_without_steps_gets_no_verdict():
-    nothing = {"steps": 0, "seconds": 7.0, "wait_share": {"trainer": 0.0}}
+    nothing = {"steps": 0, "seconds": 7.0, "wait_share": share}
     assert verdict_of(nothing) == (None, "no step was made of late")
 
 
