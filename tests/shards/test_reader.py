@@ -9,11 +9,11 @@ import pytest
 import webdataset
 from hypothesis import given
 from hypothesis import strategies as st
-from make_tars import BLOCK, chat_files, read_one, tar_bytes, write_tar_file
+from make_tars import BLOCK, chat_files, read_one, write_tar_file
 
 from odb_stream.errors import ShardError
 from odb_stream.shards.reader import read_samples
-from odb_stream.shards.tar.grouping import TarSample, split_name
+from odb_stream.shards.tar.grouping import TarSample
 
 FILES = [
     ("a.json", b"{}"),
@@ -59,11 +59,7 @@ def test_reading_begins_at_any_sample(tmp_path: Path, tar_format: int) -> None:
         assert read_one(address, sample.offset, sample.index) == sample
     with pytest.raises(ShardError, match="no sample starts here"):
         read_one(address, samples[-1].end, 4)
-
-
-def test_reading_again_wants_the_first_header_of_a_sample(tmp_path: Path) -> None:
-    address = write_tar_file(tmp_path / "a.tar", FILES)
-    with pytest.raises(ShardError, match=r"byte offset 512: no tar header here"):
+    with pytest.raises(ShardError, match="byte offset 512: no tar header here"):
         read_one(address, BLOCK, 0)
 
 
@@ -85,14 +81,8 @@ def test_folders_and_links_are_left_out_and_links_are_reported(
 
 def test_a_valid_tar_without_samples_gives_none(tmp_path: Path) -> None:
     assert list(read_samples(write_tar_file(tmp_path / "a.tar", []))) == []
-    left_out = [
-        ("__info__", b"x"),
-        ("__d__/a.json", b"x"),
-        (".gitkeep", b""),
-        ("d/._a.json", b"x"),
-        ("./.DS_Store", b"x"),
-    ]
-    assert list(read_samples(write_tar_file(tmp_path / "b.tar", left_out))) == []
+    left_out = ("__info__", "__d__/a.json", ".gitkeep", "d/._a.json", "./.DS_Store", "a/.hidden")
+    assert list(read_samples(write_tar_file(tmp_path / "b.tar", [(name, b"x") for name in left_out]))) == []
 
 
 def test_the_stream_is_closed_when_reading_stops_early(tmp_path: Path) -> None:
@@ -102,22 +92,11 @@ def test_the_stream_is_closed_when_reading_stops_early(tmp_path: Path) -> None:
     assert next(samples, None) is None
 
 
-def test_split_name() -> None:
-    assert split_name("a/b.c/d.E.JPG") == ("a/b.c/d", "e.jpg")
-    assert split_name("nodot") is None
-    assert split_name("dot.") is None
-    assert split_name("a/.hidden") is None
-
-
 NAMES = st.text("ab", min_size=1, max_size=3)
 
 
 @given(st.dictionaries(NAMES, st.dictionaries(NAMES, st.binary(max_size=1100), min_size=1, max_size=3), max_size=5))
-def test_what_is_written_is_read(
-    tmp_path_factory: pytest.TempPathFactory, samples: dict[str, dict[str, bytes]]
-) -> None:
-    path = tmp_path_factory.mktemp("tar") / "a.tar"
-    path.write_bytes(
-        tar_bytes((f"{key}.{name}", data) for key, files in samples.items() for name, data in files.items())
-    )
-    assert [(sample.key, sample.members) for sample in read_samples(str(path))] == list(samples.items())
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, shard: dict[str, dict[str, bytes]]) -> None:
+    files = ((f"{key}.{name}", data) for key, members in shard.items() for name, data in members.items())
+    address = write_tar_file(tmp_path_factory.mktemp("tar") / "a.tar", files)
+    assert [(sample.key, sample.members) for sample in read_samples(address)] == list(shard.items())

@@ -232,5 +232,7 @@ def test_positions_of_something_else_are_refused(tmp_path: Path) -> None:
         for position in (Position(2, 0, 0, 1), Position(0, 7, -1, 0) if reading.plan == () else Position(0, 0, 0, 8)):
             with pytest.raises(StateError, match=words):
                 reading.remaining(position)
+            with pytest.raises(StateError, match=words):
+                list(reading.records(position))
         with pytest.raises(StateError, match="mix"):
             reading.remaining(MixPosition((PartPosition(0, START, 0),) * 2))

@@ -108,24 +108,16 @@ def test_log_names_hold_no_secrets() -> None:
     assert storage.log_name("s3://bucket/a?b*.tar") == "s3://bucket/a?b*.tar"
     assert storage.log_name("s3://key:secret@bucket/a.tar?X-Amz-Signature=secret") == "s3://bucket/a.tar"
     assert storage.log_name("/data/a?b=c.tar") == "/data/a?b=c.tar"
-    with pytest.raises(ConfigError) as refused:
-        storage.resolve("ftp://user:secret@host/a.tar?token=secret")
-    assert "secret" not in str(refused.value)
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     address = str(tmp_path / "sub" / "a")
     storage.write_atomic(address, b"old")
-
-    def fail() -> None:
-        with storage.create(address) as stream:
-            stream.write(b"half")
-            stream.flush()
-            assert Path(address).read_bytes() == b"old"
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
+    with pytest.raises(RuntimeError), storage.create(address) as stream:  # noqa: PT012 - the writer fails
+        stream.write(b"half")
+        stream.flush()
+        assert Path(address).read_bytes() == b"old"
+        raise RuntimeError
     assert os.listdir(tmp_path / "sub") == ["a"]
     assert Path(address).read_bytes() == b"old"
     storage.write_atomic(address, b"new")

@@ -207,14 +207,10 @@ def test_no_globs_and_no_writing(http: FaultyServer, address: str) -> None:
     for pattern in (f"{http.url}/*.tar", f"{http.url}/a[0-9].tar?x=1", [f"{http.url}/{{a,b*}}.tar"]):
         with pytest.raises(ConfigError, match=r"no list of its files.*shard-\{000\.\.015\}\.tar"):
             storage.expand(pattern)
-    assert storage.expand(f"{http.url}/{{a,a}}.tar?x=[*]".replace("{a,a}", "a")) == (f"{http.url}/a.tar?x=[*]",)
-    for write in (
-        lambda: storage.write_atomic(address, b"x"),
-        lambda: storage.remove(address),
-        lambda: storage.require_writable(address),
-    ):
+    assert storage.expand(f"{http.url}/a.tar?x=[*]") == (f"{http.url}/a.tar?x=[*]",)
+    for write in (lambda at: storage.write_atomic(at, b"x"), storage.remove, storage.require_writable):
         with pytest.raises(ConfigError, match="can only be read"):
-            write()
+            write(address)
     assert {seen.method for seen in http.seen} == {"HEAD"}
 
 

@@ -3,12 +3,11 @@
 import os
 import random
 from collections.abc import Callable
-from urllib.parse import quote
 
 import pytest
 from http_server import Fault, FaultyServer
 from s3_server import BUCKET, FULL, READER, S3Server
-from storage_support import everything_said, make_shard, nothing_fetches
+from storage_support import everything_said, nothing_fetches
 
 from odb_stream import storage
 from odb_stream.errors import ConfigError, ShardError
@@ -38,11 +37,6 @@ def test_streams_and_ranges(full: Storage, offset: int) -> None:
     nothing_fetches()
 
 
-def test_a_range_past_the_end_names_the_size(full: Storage) -> None:
-    with pytest.raises(ShardError, match=r"s3://shards/big\.bin .*20000001 lies beyond the end: the size is 20000000"):
-        storage.open_stream(f"{ROOT}/big.bin", len(DATA) + 1, full)
-
-
 def test_what_is_missing_is_named(s3: S3Server, full: Storage) -> None:
     def requests(address: str) -> list[Callable[[], object]]:
         return [
@@ -53,12 +47,15 @@ def test_what_is_missing_is_named(s3: S3Server, full: Storage) -> None:
             lambda: list(read_samples(address, options=full)),
         ]
 
-    for request in requests(f"{ROOT}/none.tar"):
-        with pytest.raises(ShardError, match=r"s3://shards/none\.tar: there is no such object in the bucket 'shards'"):
-            request()
-    for request in requests("s3://no-such-bucket/a.tar"):
-        with pytest.raises(ShardError, match=r"s3://no-such-bucket/a\.tar: there is no .*bucket 'no-such-bucket'"):
-            request()
+    with pytest.raises(ShardError, match=r"s3://shards/big\.bin .*20000001 lies beyond the end: the size is 20000000"):
+        storage.open_stream(f"{ROOT}/big.bin", len(DATA) + 1, full)
+    for address, words in (
+        (f"{ROOT}/none.tar", "there is no such object in the bucket 'shards'"),
+        ("s3://no-such-bucket/a.tar", "there is no .*bucket 'no-such-bucket'"),
+    ):
+        for request in requests(address):
+            with pytest.raises(ShardError, match=f"{address}: {words}"):
+                request()
     with pytest.raises(ShardError, match=r"cannot be written|there is no bucket 'no-such-bucket'"):
         storage.write_atomic("s3://no-such-bucket/a.tar", b"x", full)
     assert not storage.exists(f"{ROOT}/none.tar", full)
@@ -127,22 +124,19 @@ def test_a_read_only_key_reads_and_does_not_write(s3: S3Server, full: Storage) -
 
 
 def test_listing_globs_and_braces(full: Storage) -> None:
-    names = ["g/s-0.tar", "g/s-1.tar", "g/s-2.tar", "g/s-10.tar", "g/sub/s-3.tar", "g/.s.tar", "g/s-0.tar.idx.json",
-             "g/a b[1]?.tar"]  # fmt: skip
-    for name in names:
-        storage.write_atomic(f"{ROOT}/{name}", b"x", full)
+    numbered = [f"s-{number}.tar" for number in (0, 1, 2, 10)]
+    for name in (*numbered, "sub/s-3.tar", ".s.tar", "s-0.tar.idx.json", "a b[1]?.tar"):
+        storage.write_atomic(f"{ROOT}/g/{name}", b"x", full)
 
     def found(*patterns: str) -> list[str]:
         return [address.removeprefix(f"{ROOT}/g/") for address in storage.expand(patterns, full)]
 
-    assert found(f"{ROOT}/g/s-*.tar") == ["s-0.tar", "s-1.tar", "s-2.tar", "s-10.tar"]
-    assert found(f"{ROOT}/g/s-?.tar") == ["s-0.tar", "s-1.tar", "s-2.tar"]
-    assert found(f"{ROOT}/g/s-[1-2].tar") == ["s-1.tar", "s-2.tar"]
-    assert found(f"{ROOT}/g/**/s-*.tar") == ["s-0.tar", "s-1.tar", "s-2.tar", "s-10.tar", "sub/s-3.tar"]
+    assert found(f"{ROOT}/g/s-*.tar") == numbered
+    assert found(f"{ROOT}/g/s-?.tar") == numbered[:3]
+    assert found(f"{ROOT}/g/s-[1-2].tar") == numbered[1:3]
+    assert found(f"{ROOT}/g/**/s-*.tar") == [*numbered, "sub/s-3.tar"]
     assert found(f"{ROOT}/g/*/*.tar") == ["sub/s-3.tar"]
-    assert found(f"{ROOT}/g/s-{{0..2}}.tar", f"{ROOT}/g/s-{{10,}}.tar".replace("{10,}", "10")) == [
-        "s-0.tar", "s-1.tar", "s-2.tar", "s-10.tar",
-    ]  # fmt: skip
+    assert found(f"{ROOT}/g/s-{{0..2}}.tar", f"{ROOT}/g/s-10.tar") == numbered
     assert found(f"{ROOT}/g/a b[1]?.tar") == ["a b[1]?.tar"]
     assert storage.find(f"{ROOT}/g", "s-*.tar", full)[-1] == f"{ROOT}/g/s-10.tar"
     with pytest.raises(ShardError, match=r"s3://shards/g/none\*\.tar: no file matches"):
@@ -163,14 +157,9 @@ def test_an_object_appears_when_it_is_whole(full: Storage) -> None:
     with storage.open_stream(address, options=full) as written:
         assert written.read() == DATA
     for size in (0, 100, 20_000_000):
-
-        def fail(size: int = size) -> None:
-            with storage.create(address, full) as stream:
-                stream.write(bytes(size))
-                raise RuntimeError
-
-        with pytest.raises(RuntimeError):
-            fail()
+        with pytest.raises(RuntimeError), storage.create(address, full) as stream:  # noqa: PT012 - the writer fails
+            stream.write(bytes(size))
+            raise RuntimeError
         assert storage.size(address, full) == len(DATA)
     storage.write_atomic(address, b"new", full)
     assert storage.read_if_there(address, full) == b"new"
@@ -216,6 +205,7 @@ def test_shards_and_sidecars_in_a_bucket(full: Storage) -> None:
     written = write_shards(iter(samples), f"{ROOT}/set/", samples_per_shard=10, prefix="t", options=full)
     addresses = storage.expand(f"{ROOT}/set/t-*.tar", full)
     assert [shard.address for shard in written] == list(addresses)
+    assert [(one.key, one.members) for at in addresses for one in read_samples(at, options=full)] == samples
     assert index.read_counts(addresses, full) == [None] * 3
     assert index.read_index(addresses[0], full) is None
     for address in addresses[:2]:
@@ -232,14 +222,6 @@ def test_shards_and_sidecars_in_a_bucket(full: Storage) -> None:
     assert index.read_counts(addresses[:1], full) == [None]
 
 
-def test_a_shard_with_an_index_in_a_bucket_is_read_as_from_disk(full: Storage, tmp_path: object) -> None:
-    shard = make_shard(0, 50)
-    storage.write_atomic(f"{ROOT}/one.tar", shard, full)
-    local = f"{tmp_path}/one.tar"
-    storage.write_atomic(local, shard)
-    assert list(read_samples(f"{ROOT}/one.tar", options=full)) == list(read_samples(local))
-
-
 def test_many_shards_are_asked_for_at_once(s3: S3Server, full: Storage) -> None:
     addresses = [f"{ROOT}/many/s-{number:04d}.tar" for number in range(300)]
     storage.for_each(lambda address: storage.write_atomic(address, b"x", full), addresses)
@@ -253,6 +235,6 @@ def test_many_shards_are_asked_for_at_once(s3: S3Server, full: Storage) -> None:
 def test_quoting_is_left_to_the_client(full: Storage) -> None:
     for name in ("a b", "a%20b", "ü#&+", "x=1"):
         storage.write_atomic(f"{ROOT}/q/{name}", name.encode(), full)
-        assert storage.read_if_there(f"{ROOT}/q/{name}", full) == name.encode(), quote(name)
+        assert storage.read_if_there(f"{ROOT}/q/{name}", full) == name.encode()
     with pytest.raises(ShardError, match="empty part"):
         storage.size(f"{ROOT}/q//a", full)

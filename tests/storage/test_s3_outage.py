@@ -8,8 +8,7 @@ from contextlib import contextmanager
 import pytest
 from ranks_support import run_ranks
 from s3_server import BUCKET, PATIENCE, S3Server
-from storage_jobs import SAMPLE_BYTES, loader, read_until_the_server_dies
-from storage_support import first_retry, make_shard, nothing_fetches
+from storage_support import SAMPLE_BYTES, first_retry, loader, make_shard, nothing_fetches, read_until_the_server_dies
 
 import odb_stream as odb
 from odb_stream import storage
@@ -56,9 +55,8 @@ def test_a_stream_goes_on_when_the_server_is_back(mortal_s3: S3Server) -> None:
 
 def test_a_loader_goes_on_with_every_sample_once(mortal_s3: S3Server) -> None:
     options = mortal_s3.options(read_ahead=SMALL, retry_seconds=300)
-    urls = [f"{ROOT}/s-{shard}.tar" for shard in range(3)]
-    for shard, url in enumerate(urls):
-        storage.write_atomic(url, make_shard(shard * 100, 100, SAMPLE_BYTES), options)
+    for shard in range(3):
+        storage.write_atomic(f"{ROOT}/s-{shard}.tar", make_shard(shard * 100, 100, SAMPLE_BYTES), options)
     with loader(f"{ROOT}/s-*.tar", options) as stream:
         undisturbed = [odb.pop_step(batch).refs for batch in stream]
     assert sum(map(len, undisturbed)) == 300

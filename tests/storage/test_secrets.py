@@ -114,13 +114,8 @@ def test_settings() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        {"endpoint": ""},
-        {"region": 3},
-        {"anonymous": 1},
-        {"retry_seconds": -1},
-        {"retry_seconds": float("inf")},
-        {"retry_seconds": True},
-        {"read_ahead": 0},
+        *({"endpoint": ""}, {"region": 3}, {"anonymous": 1}, {"read_ahead": 0}),
+        *({"retry_seconds": value} for value in (-1, float("inf"), True)),
     ],
 )
 def test_settings_that_are_none(bad: dict[str, object]) -> None:

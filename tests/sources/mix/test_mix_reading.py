@@ -1,19 +1,24 @@
-"""Readings of a mix: proportions, exact passes, ends, restarts at every record, ranks and empty sources."""
+"""Readings of a mix: proportions, exact passes, ends, restarts at every record, ranks and empty sources.
+
+Then: going on with what is left on another number of ranks, where each source is read so many times.
+"""
 
 import logging
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from mix_data import Tokens, bound, numbered, sharded
-from remaining_support import check_cuts
+from remaining_support import Identity, after, check_cuts, check_going_on, identities, identity
 
 import odb_stream as odb
-from odb_stream.sample import MixPosition, PartPosition, Position, position_from
+from odb_stream.sample import START, MixPosition, PartPosition, Position, Remaining, position_from
 from odb_stream.sources.mix.reading import REPEAT
 from odb_stream.sources.mix.schedule import whole_weights
+from odb_stream.sources.remaining import normalised
 
 NAMES = "abcd"
 LENGTHS = st.lists(st.integers(1, 14), min_size=2, max_size=4)
@@ -127,18 +132,16 @@ def test_sources_of_unknown_length_take_turns_by_weight_until_they_end(tmp_path)
     assert [record.position.parts[0].turns for record in records] == [1, 1, 1, 2, 3, 3, 3, 4] + [0] * 14
 
 
-def test_any_record_is_read_again_with_its_pass(tmp_path):
-    lines = [numbered(3), sharded(tmp_path, [5, 4], indexed=True)]
-    (reading,) = readings(mix(lines, [2, 1]), epoch=1)
-    records = check_cuts(reading, every=7)
+def test_records_are_read_again_with_their_passes_in_the_order_asked(tmp_path):
+    lines = [sharded(tmp_path / str(indexed), [5, 4], indexed=indexed) for indexed in (True, False)]
+    (reading,) = readings(mix([numbered(3), *lines], [2, 1, 1]), epoch=1)
+    records = check_cuts(reading, every=7)[::-1]
     assert {record.epoch for record in records} >= {1, 1 + REPEAT}
-    for record in records:
-        again = reading.fetch_all([(record.ref, record.epoch)])[0]
-        assert (again.ref, again.key, again.members, again.epoch) == (
-            record.ref, record.key, record.members, record.epoch
-        )  # fmt: skip
-    with pytest.raises(odb.ShardError, match="no source 2 in a mix of 2"):
-        reading.fetch_all([(records[0].ref._replace(source=2), 0)])
+    held = [(record.ref, record.epoch) for record in records]
+    assert reading.fetch_all(held) == [replace(record, position=START) for record in records]
+    assert reading.fetch_all(held) == [reading.fetch_all([one])[0] for one in held]
+    with pytest.raises(odb.ShardError, match="no source 3 in a mix of 3"):
+        reading.fetch_all([*held, (held[0][0]._replace(source=3), 0)])
 
 
 def test_epochs_and_passes_are_drawn_anew():
@@ -161,27 +164,17 @@ def test_a_source_of_a_mix_alone_is_read_as_without_a_mix():
     assert [r.ref for r in reading.records() if r.ref.source == 0] == [r.ref for r in alone.records()]
 
 
-def in_two_sources(line, mode="once"):
-    """The order in which each of two sources over the same data is read."""
-    (reading,) = readings(mix([line, line], [1, 1], mode))
-    orders = {0: [], 1: []}
-    for record in reading.records():
-        orders[record.ref.source].append((record.ref.shard, record.ref.index))
-    return orders[0], orders[1]
-
-
 @pytest.mark.parametrize("kind", ["dataset", "one shard", "many shards"])
 def test_the_same_data_in_two_sources_is_told_and_never_read_in_step(tmp_path, caplog, kind):
     counts = {"one shard": [40], "many shards": [1] * 40}
     line = numbered(40) if kind == "dataset" else sharded(tmp_path, counts[kind], indexed=True)
     with caplog.at_level(logging.WARNING):
-        first, second = in_two_sources(line)
+        (reading,) = readings(mix([line, line], [1, 1], "once"))
+    refs = [record.ref for record in reading.records()]
+    first, second = ([ref[1:3] for ref in refs if ref.source == source] for source in (0, 1))
     assert sorted(first) == sorted(second)
     assert sum(a == b for a, b in zip(first, second, strict=True)) < 10
     assert [m for m in caplog.messages if "read the same data" in m and "'a' and 'b'" in m] == caplog.messages
-
-
-def test_the_same_data_in_the_same_order_is_refused():
     line = numbered(9, shuffle=False)
     with pytest.raises(odb.ConfigError, match=r"'a' and 'b' of the mix read the same data in the same order"):
         mix([line, line], [1, 2]).open()
@@ -274,3 +267,93 @@ def test_a_float_with_many_digits_leaves_the_length_open():
     assert reading.samples is None
     (reading,) = readings(mix(map(numbered, lengths), [0.1, 0.3]))
     assert reading.samples == 800_000 - 2
+
+
+# ---- What is left of a mix ----
+
+
+def opened(pipelines, weights, mode="once"):
+    return mix(pipelines, weights, mode).open()
+
+
+@settings(max_examples=25)
+@given(
+    counts=st.lists(st.integers(1, 6), min_size=1, max_size=2),
+    length=st.integers(1, 9),
+    passes=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    sizes=st.lists(st.integers(1, 4), min_size=3, max_size=3),
+    data=st.data(),
+)
+def test_each_sample_of_each_pass_is_emitted_once(tmp_path_factory, counts, length, passes, sizes, data):
+    source = opened([sharded(tmp_path_factory.mktemp("x"), counts, indexed=True), numbered(length)], passes)
+    samples = [(0, shard, index) for shard, count in enumerate(counts) for index in range(count)]
+    samples += [(1, 0, index) for index in range(length)]
+    everything = Counter(
+        Identity(number, 2 + again * REPEAT, shard, index)
+        for number, shard, index in samples
+        for again in range(passes[number])
+    )
+    check_going_on(source, sizes, everything, data)
+
+
+def test_what_is_left_of_the_sources_is_interleaved_in_proportion(tmp_path):
+    source = opened([sharded(tmp_path, [30], indexed=True), numbered(60)], [2, 1])
+    halves = [source.reading(odb.World(rank, 2), seed=0, epoch=0) for rank in range(2)]
+    left = normalised(row for one in halves for row in one.remaining(after(list(one.records()), 11)))
+    due = Counter(sample.source for sample in identities(left).elements())
+    assert due.total() == 120 - 22
+    for rank in range(3):
+        reading = source.share_of(left, odb.World(rank, 3), seed=0)
+        records = list(reading.records())
+        own = Counter(record.ref.source for record in records)
+        assert all(abs(own[number] - due[number] / 3) < 1 for number in due)
+        check_ratio(records, own)
+        held = [(record.ref, record.epoch) for record in records]
+        assert reading.fetch_all(held) == [replace(record, position=START) for record in records]
+        assert {part.source for part in reading.plan} == {0}
+
+
+def test_a_source_that_is_finished_is_left_out(tmp_path):
+    source = opened([numbered(3), sharded(tmp_path, [6], indexed=True), numbered(4)], [1, 1, 2])
+    for ranks in (1, 2, 9):
+        rows = [Remaining(2, REPEAT, 0, 1, 4), Remaining(1, 0, 0, 2, 3)]
+        readings = [source.share_of(rows, odb.World(rank, ranks), seed=0) for rank in range(ranks)]
+        records = [record for reading in readings for record in reading.records()]
+        assert Counter(map(identity, records)) == identities(rows)
+        assert sorted(reading.samples for reading in readings)[-1] == -(-4 // ranks)
+    nothing = source.share_of([], odb.World(), seed=0)
+    assert (list(nothing.records()), nothing.samples, nothing.remaining(START)) == ([], 0, [])
+
+
+def test_what_depends_on_the_number_of_ranks_is_refused(tmp_path):
+    source = opened([numbered(3), numbered(5)], [2, 1], "weights")
+    words = "how often a source is repeated until then depends on the number of ranks"
+    with pytest.raises(odb.StateError, match=words):
+        source.reading(odb.World(), seed=0, epoch=0).remaining(START)
+    with pytest.raises(odb.StateError, match=words):
+        source.share_of([], odb.World(), seed=0)
+    unindexed = opened([numbered(3), sharded(tmp_path, [2], indexed=False)], [1, 1])
+    own = opened([numbered(3), odb.Pipeline(odb.FromDataset(Tokens(4), sharded=True))], [1, 1])
+    for source, words in ((unindexed, "has no index"), (own, "dataset Tokens is sharded")):
+        with pytest.raises(odb.StateError, match=words):
+            source.reading(odb.World(), seed=0, epoch=0).remaining(START)
+
+
+def test_rows_and_positions_that_do_not_fit_are_refused():
+    source = opened([numbered(3), numbered(5)], [2, 1])
+    for rows, words in (
+        ([Remaining(2, 0, 0, 0, 1)], "not belong to a mix of 2 sources"),
+        ([Remaining(0, 0, 0, 0, 4)], "not among the 3 items of dataset Tokens"),
+        ([Remaining(0, 0, 0, 0, 2)] * 2, "remains twice"),
+    ):
+        with pytest.raises(odb.StateError, match=words):
+            source.share_of(rows, odb.World(), seed=0)
+    rest = source.share_of([Remaining(0, 0, 0, 0, 2), Remaining(1, 0, 0, 0, 2)], odb.World(), seed=0)
+    whole = source.reading(odb.World(), seed=0, epoch=0)
+    second = MixPosition((PartPosition(1, START, 0), PartPosition(0, START, 0)))
+    assert identities(whole.remaining(second)).total() == 8
+    for reading, position in ((rest, second), (whole, MixPosition(second.parts[::-1]))):
+        with pytest.raises(odb.StateError, match="does not belong to a mix of 2 sources"):
+            reading.remaining(position)
+        with pytest.raises(odb.StateError, match="does not belong to a mix of 2 sources"):
+            list(reading.records(position))
