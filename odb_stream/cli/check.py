@@ -21,9 +21,7 @@ PROBLEMS_FOUND = 1
 """Exit code if a shard has a problem."""
 
 
-def check(
-    urls: ShardUrls, endpoint: Endpoint = None, anonymous: Anonymous = False, as_json: AsJson = False
-) -> None:
+def check(urls: ShardUrls, endpoint: Endpoint = None, anonymous: Anonymous = False, as_json: AsJson = False) -> None:
     """Check shards: counts, cut ends, repeated keys, json and txt members, and the index if there is one.
 
     Reads all shards, whatever it finds. Exits with 0 if all are good, and with 1 if one has a problem.

@@ -88,8 +88,10 @@ def run(
     batches = islice(_batches(loader, 1 if epochs is None and steps is None else epochs), steps)
     title, table = f"{recipe}, {layout}, budget {budget}", False if as_json else None
     with loader, LiveView(loader, title=title, table=table, tensorboard=tensorboard) as live:
-        losses = _train(batches, pipeline, seed, live) if train else _stream(batches, live)
-    figures = {**loader.report(), **({"loss": losses} if train else {})}
+        trained = {"loss": _train(batches, pipeline, seed, live)} if train else {}
+        for _ in batches:  # without training: only streamed
+            live.update()
+    figures = {**loader.report(), **trained}
     if as_json:
         print_json(figures)
     else:
@@ -107,12 +109,6 @@ def _batches(loader: "Loader", epochs: int | None) -> Iterator["Batch"]:
             yield batch
         if empty:  # as every later epoch: without this, --steps alone would loop forever
             return
-
-
-def _stream(batches: Iterator["Batch"], live: LiveView) -> list[float]:
-    for _ in batches:
-        live.update()
-    return []
 
 
 def _train(batches: Iterator["Batch"], pipeline: "Pipeline", seed: int, live: LiveView) -> list[float]:

@@ -4,7 +4,7 @@ import math
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
@@ -12,9 +12,6 @@ from odb_stream.cli.options import BatchSizeOption, LayoutOption, LookaheadOptio
 from odb_stream.cli.output import print_json, print_rows, tracked
 from odb_stream.config import DEFAULT_BUDGET, Budget, Policy, Settings, require_int
 from odb_stream.errors import ConfigError
-
-if TYPE_CHECKING:
-    from odb_stream.batching.simulate.figures import Figures
 
 EXAMPLE = "odb-stream simulate --lengths lengths.npy --layout packed --window 1024 --token-budget 16384"
 
@@ -60,7 +57,9 @@ def simulate(
     Samples over the budget are dropped and counted. max_delay is measured for anchored only, and 0 for the others.
     """
     from odb_stream import storage
+    from odb_stream.batching.cost import Footprint
     from odb_stream.batching.simulate.figures import deal
+    from odb_stream.batching.simulate.figures import simulate as run_policy
 
     require_int("--token-budget", token_budget, minimum=1)
     require_drawable("--png", png)
@@ -75,16 +74,27 @@ def simulate(
     parts = _shares(shares)
     by_default = 1 if parts is None else len(parts)
     ranks = deal(load_lengths(lengths), by_default if world_size is None else world_size, parts)
-    names = get_args(Policy) if policy == "all" else (policy,)
-    measured = [_timed(name, ranks, settings, batch_size) for name in tracked("simulating", names)]
+    names: tuple[Policy, ...] = get_args(Policy) if policy == "all" else (policy,)
+    rows, drawn = [], []
+    for name in tracked("simulating", names):
+        started = time.perf_counter()
+        figures = run_policy(
+            ranks,
+            policy=name,
+            footprint=Footprint.of(settings),
+            window=window,
+            lookahead=lookahead,
+            batch_size=batch_size,
+            rebalance=rebalance,
+        )
+        rows.append({**asdict(figures), "seconds": time.perf_counter() - started})
+        drawn.append(figures)
     title = f"{lengths.name}: {sum(map(len, ranks))} samples, budget {token_budget}"
     if png is not None:
         from odb_stream.inspection import pictures
 
         words = f"{title}, {len(ranks)} ranks, window {window}"
-        picture = pictures.policies([figures for figures, _ in measured])
-        storage.write_atomic(str(png), pictures.png([picture], title=words))
-    rows = [{**asdict(figures), "seconds": seconds} for figures, seconds in measured]
+        storage.write_atomic(str(png), pictures.png([pictures.policies(drawn)], title=words))
     if as_json:
         print_json(rows if policy == "all" else rows[0])
     else:
@@ -127,23 +137,6 @@ def load_lengths(path: Path) -> list[int]:
         raise ConfigError(f"--lengths {path}: entry {place} is {array[place]}, but a sample has at least 1 token")
     lengths: list[int] = array.tolist()
     return lengths
-
-
-def _timed(policy: Policy, ranks: list[list[int]], settings: Settings, batch_size: int) -> "tuple[Figures, float]":
-    from odb_stream.batching.cost import Footprint
-    from odb_stream.batching.simulate.figures import simulate as run_policy
-
-    started = time.perf_counter()
-    figures = run_policy(
-        ranks,
-        policy=policy,
-        footprint=Footprint.of(settings),
-        window=settings.window,
-        lookahead=settings.lookahead,
-        batch_size=batch_size,
-        rebalance=settings.rebalance,
-    )
-    return figures, time.perf_counter() - started
 
 
 def _print_comparison(rows: list[dict[str, Any]], *, title: str) -> None:

@@ -14,7 +14,9 @@ EXAMPLE = "odb-stream write chats.jsonl shards/ --samples-per-shard 1000 --prefi
 
 def write(
     source: Annotated[str, typer.Argument(metavar="INPUT.jsonl", help="One JSON object per line, such as a chat.")],
-    folder: Annotated[str, typer.Argument(metavar="OUTDIR", help="A folder, created if missing, or s3://BUCKET/FOLDER.")],
+    folder: Annotated[
+        str, typer.Argument(metavar="OUTDIR", help="A folder, created if missing, or s3://BUCKET/FOLDER.")
+    ],
     samples_per_shard: Annotated[int, typer.Option(help="Samples in each shard; the last may hold fewer.")],
     prefix: Annotated[str, typer.Option(help="Shards are named PREFIX-000000.tar and so on.")] = "shard",
     index: Annotated[bool, typer.Option("--index/--no-index", help="Write an index beside each shard.")] = True,

@@ -42,14 +42,6 @@ def open_writer(folder: str | PathLike[str]) -> ScalarWriter:
     return writer
 
 
-def checked_writer(given: Any) -> ScalarWriter:
-    """The user's own writer. Raises ConfigError for an object without ``add_scalar``."""
-    if not callable(getattr(given, "add_scalar", None)):
-        raise ConfigError(f"tensorboard must be a folder or a SummaryWriter, not {given!r}")
-    writer: ScalarWriter = given
-    return writer
-
-
 def write_scalars(writer: ScalarWriter, figures: Mapping[str, Any]) -> None:
     """Write every number of the figures under its path, such as ``odb_stream/recent/padding``, at the loader's step.
 

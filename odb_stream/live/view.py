@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from odb_stream.errors import ConfigError
-from odb_stream.live.scalars import ScalarWriter, checked_writer, open_writer, write_scalars
+from odb_stream.live.scalars import ScalarWriter, open_writer, write_scalars
 from odb_stream.live.table import Screen
 
 if TYPE_CHECKING:
@@ -72,11 +72,12 @@ class LiveView:
         self._callback = callback
         self._loss: Any = None
         first = is_first_process(loader.world)
-        self._writer, owned = None, None
+        owned = None
         if isinstance(tensorboard, str | PathLike):
-            self._writer = owned = open_writer(tensorboard) if first else None
-        elif tensorboard is not None:
-            self._writer = checked_writer(tensorboard)
+            owned = tensorboard = open_writer(tensorboard) if first else None
+        elif tensorboard is not None and not callable(getattr(tensorboard, "add_scalar", None)):
+            raise ConfigError(f"tensorboard must be a folder or a SummaryWriter, not {tensorboard!r}")
+        self._writer = tensorboard
         self._screen = Screen() if table or (table is None and first and sys.stderr.isatty()) else None
         # Also runs at the exit of a program that forgot to close the view: a hidden cursor would stay hidden.
         self._finalizer = weakref.finalize(self, _put_back, self._screen, owned)
