@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
-from alignment_support import Job, Ranks, check_steps, jobs, run, schedule
+from alignment_support import Job, Ranks, Run, check_steps, jobs, run, schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +18,15 @@ def rest(job: Job, place: list) -> tuple[list, Ranks]:
     steps = list(ranks.steps())
     assert ranks.lockstep.errors == {}
     return steps, ranks
+
+
+def every_cut(job: Job) -> Run:
+    """The whole run, of which each step is a place to go on."""
+    whole = run(job)
+    for cut, step in enumerate(whole.steps):
+        steps, _ = rest(job, [deliver.state for deliver in step])
+        assert schedule(steps) == schedule(whole.steps[cut + 1 :])
+    return whole
 
 
 @given(jobs(), st.data())
@@ -43,11 +52,8 @@ def test_every_step_of_an_uneven_job_is_a_place_to_go_on(images: bool, rebalance
     streams = [[Size(1 + (7 * i) % 9, 0, 1, 9, int(images and i % 2)) for i in range(n)] for n in (40, 0, 3)]
     broken = frozenset((0, i) for i in range(0, 40, 3)) if images else frozenset()
     job = Job(tuple(map(tuple, streams)), rebalance=rebalance, most_bytes=200, broken=broken)
-    whole = run(job)
+    whole = every_cut(job)
     assert len(whole.steps) > 4
-    for cut, step in enumerate(whole.steps):
-        steps, _ = rest(job, [deliver.state for deliver in step])
-        assert schedule(steps) == schedule(whole.steps[cut + 1 :])
     moved = any(deliver.state.round.sent for step in whole.steps for deliver in step)
     lent = any(deliver.state.step.lent for deliver in whole.steps[-1])
     assert moved == rebalance
@@ -58,13 +64,9 @@ def test_a_borrower_that_emits_a_smaller_sample_of_its_own_needs_the_loan_no_mor
     """Rank 1 idles first, as its sample breaks, and borrows. The lender still lists the loan."""
     image, text = Size(3, 0, 1, 9, 1), Size(2)
     job = Job(((Size(5),) * 6, (image, *[text] * 5)), window=1, lookahead=1, broken=frozenset({(1, 0)}))
-    whole = run(job)
-    lender, borrower = (deliver.state.step for deliver in whole.steps[-1])
+    lender, borrower = (deliver.state.step for deliver in every_cut(job).steps[-1])
     assert list(lender.lent) == [1]
     assert borrower.borrowed_from is None
-    for cut, step in enumerate(whole.steps):
-        steps, _ = rest(job, [deliver.state for deliver in step])
-        assert schedule(steps) == schedule(whole.steps[cut + 1 :])
 
 
 @given(jobs(shortest=1, broken=(0, 0.1)), st.data())

@@ -59,21 +59,16 @@ REFUSED = {
     "text instead of a number": ({**TINY, "hidden_size": "64"}, "hidden_size is '64'"),
     "a mixture of experts": ({**TINY, "num_experts": 8}, "num_experts: 8"),
     "a list": ([TINY], "a list"),
+    "no JSON": (None, "not JSON"),
 }
 
 
 @pytest.mark.parametrize(("config", "message"), REFUSED.values(), ids=REFUSED)
 def test_an_incomplete_configuration_is_refused(tmp_path, config, message):
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps(config) if config else "{")
     with pytest.raises(ConfigError, match=message) as caught:
         ModelSize.from_config(tmp_path)
     assert str(tmp_path / "config.json") in str(caught.value)
-
-
-def test_a_file_that_cannot_be_read_is_refused(tmp_path):
-    (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"bad\.json"):
-        ModelSize.from_config(tmp_path / "bad.json")
     with pytest.raises(ConfigError, match=r"gone\.json"):
         ModelSize.from_config(tmp_path / "gone.json")
 
@@ -91,9 +86,6 @@ def test_the_budget_is_what_the_states_leave():
     assert with_checkpointing.token_bytes == size.token_bytes(checkpointing=True) < found.token_bytes
     measured = Accelerator(memory=100_000_000, token_bytes=1_000).budget()
     assert (measured.state_bytes, measured.tokens, measured.parameters) == (0, 89_856, None)
-
-
-def test_states_that_do_not_fit_leave_no_budget():
     assert Accelerator(memory=1_000, model=TINY).budget().tokens == 0
     assert Accelerator(memory=1_000_000, token_bytes=10_000).budget().tokens == 0
 

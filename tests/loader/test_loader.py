@@ -113,8 +113,12 @@ def test_drops_are_counted_by_reason():
     assert report["abandoned"] == 0
 
 
-def test_an_epoch_without_a_sample_left_is_an_error():
-    with loader(Ready(10), drop_all) as stream, pytest.raises(odb.StageError, match=r"all 10 samples.*'unwanted': 10"):
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [(drop_all, "all 100 samples.*'unwanted': 100"), (fail_at_fifty, "fail_at_fifty.*fifty is not allowed.*sample 50")],
+)
+def test_an_epoch_without_a_sample_left_and_a_failing_stage_are_errors(stage, message):
+    with loader(Ready(100), stage) as stream, pytest.raises(odb.StageError, match=message):
         epoch(stream)
 
 
@@ -122,12 +126,6 @@ def test_an_empty_dataset_is_an_empty_epoch():
     with loader(Ready(0)) as stream:
         assert epoch(stream) == []
         assert stream.samples == 0
-
-
-def test_a_failing_stage_names_stage_sample_and_cause():
-    with loader(Ready(100), fail_at_fifty) as stream:
-        with pytest.raises(odb.StageError, match=r"fail_at_fifty.*fifty is not allowed.*sample 50"):
-            epoch(stream)
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])
@@ -161,26 +159,19 @@ def test_a_break_abandons_the_rest_and_the_next_loop_is_the_next_epoch():
     assert report["emitted"] + report["abandoned"] == 600
 
 
-def test_a_new_iterator_ends_the_old_one():
+def test_a_new_iterator_ends_the_old_one_and_forgets_the_states_of_its_epoch():
     with loader(Ready(300)) as stream:
         old = iter(stream)
-        next(old)
-        new = iter(stream)
-        with pytest.raises(odb.StateError, match="iterator of epoch 0 was ended"):
-            next(old)
-        assert odb.pop_step(next(new)).epoch == 1
-
-
-def test_the_states_of_an_epoch_are_forgotten_when_the_next_begins():
-    with loader(Ready(300)) as stream:
-        iterator = iter(stream)
-        next(iterator), next(iterator)
+        next(old), next(old)
         assert stream.state_dict(step=1) == stream.state_dict()
-        iterator = iter(stream)
+        new = iter(stream)
         state = stream.state_dict()
         assert (state["epoch"], state["step"]) == (1, 0)
         with pytest.raises(odb.StateError, match=r"after step 1 .*none yet"):
             stream.state_dict(step=1)
+        with pytest.raises(odb.StateError, match="iterator of epoch 0 was ended"):
+            next(old)
+        assert odb.pop_step(next(new)).epoch == 1
 
 
 def test_close_ends_the_thread_and_a_closed_loader_says_so(monkeypatch):

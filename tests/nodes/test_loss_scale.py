@@ -1,5 +1,9 @@
-"""Accumulation: one denominator for the steps of an update, the short last window and errors included."""
+"""Loss scales: one denominator for the steps of an update, and a guard that notices when the scale is read."""
 
+import copy
+import pickle
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, asdict, replace
 from fractions import Fraction
 
 import pytest
@@ -11,6 +15,7 @@ from odb_stream.errors import StageError
 from odb_stream.nodes.accumulate import Accumulate
 from odb_stream.nodes.align import Step
 from odb_stream.nodes.collate import Finished
+from odb_stream.nodes.loss_scale_guard import LossScaleFlag, changed, guarded
 from odb_stream.sample import StepInfo
 
 
@@ -63,3 +68,41 @@ def test_an_error_inside_a_window_comes_after_the_steps_before_it():
     for _ in range(2):
         with pytest.raises(StageError, match="broken"):
             next(node)
+
+
+PLAIN = step_info(step=3, loss_scale=0.75)
+
+
+@pytest.mark.parametrize(
+    ("use", "reads"),
+    [
+        (lambda info: info.loss_scale, True),
+        (asdict, True),
+        (lambda info: replace(info, step=4), True),
+        (lambda info: info.supervised_tokens, False),
+        (lambda info: changed(info, step=4), False),
+        (lambda info: replace(info, loss_scale=0.5), False),
+        (copy.deepcopy, False),
+        (pickle.dumps, False),
+    ],
+)
+def test_only_a_look_at_the_loss_scale_raises_the_flag(use: Callable[[StepInfo], object], reads: bool) -> None:
+    flag = LossScaleFlag()
+    use(guarded(PLAIN, flag))
+    assert flag.was_read == reads
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda info: pickle.loads(pickle.dumps(info))])
+def test_copies_are_plain(copied: Callable[[StepInfo], StepInfo]) -> None:
+    info = copied(guarded(PLAIN, LossScaleFlag()))
+    assert (type(info), info) == (StepInfo, PLAIN)
+
+
+def test_it_stays_frozen_and_can_be_replaced() -> None:
+    info = guarded(PLAIN, LossScaleFlag())
+    assert (info.loss_scale, replace(info, loss_scale=0.5).loss_scale, replace(info, step=4).loss_scale) == (
+        0.75, 0.5, 0.75,
+    )  # fmt: skip
+    for name in ("loss_scale", "step"):
+        with pytest.raises(FrozenInstanceError):
+            setattr(info, name, 1)
