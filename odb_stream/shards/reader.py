@@ -25,15 +25,7 @@ from odb_stream.sample import Drop
 from odb_stream.shards.index import ShardIndex, checksum, index_of, stale
 from odb_stream.shards.ranges import Ranges, numbers_in
 from odb_stream.shards.tar.faults import Fault, OnFault
-from odb_stream.shards.tar.grouping import (
-    Grouping,
-    Item,
-    LostSample,
-    Member,
-    TarSample,
-    lose_split_samples,
-    member_of,
-)
+from odb_stream.shards.tar.grouping import Grouping, Item, LostSample, Member, TarSample, lose_split_samples, member_of
 from odb_stream.shards.tar.headers import ByteCursor, Entry
 from odb_stream.shards.tar.walk import walk
 from odb_stream.storage.options import DEFAULT, Storage

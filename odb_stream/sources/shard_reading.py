@@ -74,7 +74,10 @@ class ShardReading:
         """Read records again, each by its reference and its pass; see :meth:`odb_stream.sources.source.Reading`."""
         wanted: dict[str, dict[int, int]] = {}
         for ref, _ in sorted(held):
-            wanted.setdefault(self._address(ref), {})[ref.offset] = ref.index
+            if not 0 <= ref.shard < len(self.addresses):
+                known = len(self.addresses)
+                raise ShardError(f"there is no shard {ref.shard}, only {known} shards; give the same shards")
+            wanted.setdefault(self.addresses[ref.shard], {})[ref.offset] = ref.index
         found = refetch(
             {address: [SampleStart(*pair) for pair in sorted(starts.items())] for address, starts in wanted.items()},
             index_of=self.indexes.of,
@@ -96,11 +99,6 @@ class ShardReading:
                 "give Shards the same shards with the same indexes"
             )
         return position
-
-    def _address(self, ref: SampleRef) -> str:
-        if not 0 <= ref.shard < len(self.addresses):
-            raise ShardError(f"there is no shard {ref.shard}, only {len(self.addresses)} shards; give the same shards")
-        return self.addresses[ref.shard]
 
     def _after(self, segment: Segment, ranges: Ranges, position: Position) -> Ranges:
         """What remains of a segment whose current block begins the ranges, after ``position.place`` records of it.

@@ -9,17 +9,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from http import HTTPStatus
 
-from obstore.exceptions import (
-    BaseError,
-    NotSupportedError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
+from obstore import exceptions
 
 from odb_stream.storage.options import Storage
 
-CLIENT_ERRORS = (BaseError, OSError, ValueError)
+CLIENT_ERRORS = (exceptions.BaseError, OSError, ValueError)
 """The exceptions that a request to a store raises."""
 
 
@@ -95,11 +89,11 @@ def _cause(error: Exception, text: str, status: int | None, code: str) -> Cause:
         return Cause.DENIED
     if status == 404 or (status is None and isinstance(error, FileNotFoundError)):
         return Cause.MISSING
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
         return Cause.DENIED
-    if isinstance(error, PreconditionError):
+    if isinstance(error, exceptions.PreconditionError):
         return Cause.CHANGED
-    if isinstance(error, NotSupportedError):
+    if isinstance(error, exceptions.NotSupportedError):
         return Cause.UNRANGED
     if status == 416:
         return Cause.PAST_END

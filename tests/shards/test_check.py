@@ -1,9 +1,10 @@
 """The check of shards: it counts, names every kind of damage, and goes on to the next shard."""
 
+import re
 from pathlib import Path
 
 import pytest
-from make_tars import chat, chat_files, tar_bytes, write_tar_file
+from make_tars import chat, chat_files, overwrite_blocks, tar_bytes, write_tar_file
 
 from odb_stream.errors import ConfigError
 from odb_stream.shards.check import MOST_PROBLEMS, check_shard
@@ -40,8 +41,7 @@ def test_problems_are_reported_not_raised(tmp_path: Path, files: list[tuple[str,
     assert not report.good
     (problem,) = report.problems
     assert problem.startswith(f"{tmp_path}/a.tar")
-    with pytest.raises(AssertionError, match=words):
-        raise AssertionError(problem)
+    assert re.search(words, problem)
 
 
 def test_it_goes_on_over_samples_and_shards(tmp_path: Path) -> None:
@@ -60,9 +60,8 @@ def test_it_goes_on_over_samples_and_shards(tmp_path: Path) -> None:
 def test_after_damage_it_goes_on_and_counts_what_is_whole_and_lost(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     address = write_tar_file(path, chat_files(40), indexed=True)
+    overwrite_blocks(path, 20, 40)
     data = bytearray(path.read_bytes())
-    for header in (10, 20):
-        data[header * 1024 : header * 1024 + 100] = b"\xff" * 100
     data[30 * 1024 + 512] = ord("[")
     path.write_bytes(data)
     report = check_shard(address)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_tars import watch_streams, write_counts
+from make_tars import overwrite_blocks, watch_streams, write_counts
 from remaining_support import Identity, after, check_going_on, identities, identity
 
 from odb_stream import storage
@@ -52,10 +52,7 @@ def test_each_item_of_a_dataset_too(length: int, sizes: list[int], shuffle: bool
 
 def test_damaged_samples_are_left_and_emitted_like_others(tmp_path: Path) -> None:
     source = open_shards(tmp_path, [9, 9], on_damage="drop")
-    path = tmp_path / "part-1.tar"
-    data = bytearray(path.read_bytes())
-    data[4 * 1024 : 6 * 1024] = b"\xff" * 2048
-    path.write_bytes(data)
+    overwrite_blocks(tmp_path / "part-1.tar", 8, 9, 10, 11)
     old = [source.reading(World(rank, 2), seed=0, epoch=0) for rank in range(2)]
     read = [list(reading.records()) for reading in old]
     emitted = [record for records in read for record in records[:3]]
@@ -127,9 +124,7 @@ def test_singles_share_a_stream_and_what_lies_between_is_not_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_damage: str
 ) -> None:
     source = open_shards(tmp_path, [30, 30], on_damage=on_damage)
-    data = bytearray((tmp_path / "part-0.tar").read_bytes())
-    data[5 * 1024 : 7 * 1024] = b"\xff" * 2048
-    (tmp_path / "part-0.tar").write_bytes(data)
+    overwrite_blocks(tmp_path / "part-0.tar", 10, 11, 12, 13)
     # Samples of 1 KiB: up to two are read over.
     held = [(SampleRef(0, 0, number, number * 1024), 0) for number in (11, 2, 4, 7, 8, 20)]
     opened = watch_streams(monkeypatch)
@@ -201,26 +196,17 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path, rows: list[Remaining],
             source.share_of(rows, World(), seed=0)
 
 
-def test_without_every_index_nobody_can_tell(tmp_path: Path) -> None:
+def test_without_every_index_or_with_data_of_each_rank_nobody_can_tell(tmp_path: Path) -> None:
     urls = write_counts(tmp_path, [4, 4, 4], indexed=True)
     Path(index_address(f"{tmp_path}/part-1.tar")).unlink()
-    source = Shards(urls).open()
-    words = r"part-1\.tar has no index"
-    for ranks in (1, 2, 5):  # whole shards, and each fifth sample
-        for rank in range(ranks):
-            with pytest.raises(StateError, match=words):
-                source.reading(World(rank, ranks), seed=0, epoch=0).remaining(START)
-    with pytest.raises(StateError, match=words):
-        source.share_of([], World(), seed=0)
-
-
-def test_data_of_each_rank_stay_there() -> None:
-    source = FromDataset([{}] * 4, sharded=True)
-    words = "dataset list is sharded"
-    with pytest.raises(StateError, match=words):
-        source.reading(World(0, 2), seed=0, epoch=0).remaining(START)
-    with pytest.raises(StateError, match=words):
-        source.share_of([], World(), seed=0)
+    own = FromDataset([{}] * 4, sharded=True)
+    for source, words in ((Shards(urls).open(), r"part-1\.tar has no index"), (own, "dataset list is sharded")):
+        for ranks in (1, 2, 5):  # whole shards, and each fifth sample
+            for rank in range(ranks):
+                with pytest.raises(StateError, match=words):
+                    source.reading(World(rank, ranks), seed=0, epoch=0).remaining(START)
+        with pytest.raises(StateError, match=words):
+            source.share_of([], World(), seed=0)
 
 
 def test_positions_of_something_else_are_refused(tmp_path: Path) -> None:

@@ -1,14 +1,14 @@
 """Damaged shards as a source: losses are records like any other, read once, and resume stays exact."""
 
+import io
 import logging
 import pickle
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_tars import BLOCK, chat, chat_files, tar_bytes, watch_streams, write_tar_file
+from make_tars import BLOCK, chat, chat_files, overwrite_blocks, tar_bytes, watch_streams, write_tar_file
 from remaining_support import check_cuts
 
 from odb_stream import storage
@@ -32,14 +32,6 @@ def skipping(folder: Path, ranks: int = 1, *, shuffle: bool = False, epoch: int 
 
 def lost(records: list[Record]) -> list[tuple[str, str]]:
     return [(record.key, record.damage.reason) for record in records if record.damage is not None]
-
-
-def damage(path: Path, *blocks: int) -> None:
-    data = bytearray(path.read_bytes())
-    for block in blocks:
-        start = block * BLOCK % len(data)
-        data[start : start + BLOCK] = b"\xff" * BLOCK
-    path.write_bytes(data)
 
 
 def shard_of(folder: Path, number: int, samples: int, *, indexed: bool) -> Path:
@@ -68,7 +60,7 @@ def test_every_item_falls_to_one_rank_and_resume_is_exact(
 ) -> None:  # fmt: skip
     folder = tmp_path_factory.mktemp("shards")
     for number, samples in enumerate(counts):
-        damage(shard_of(folder, number, samples, indexed=indexed), *blocks[: number + 1])
+        overwrite_blocks(shard_of(folder, number, samples, indexed=indexed), *blocks[: number + 1])
     readings = skipping(folder, ranks, shuffle=shuffle)
     together = []
     for reading in readings:
@@ -91,7 +83,7 @@ def test_every_item_falls_to_one_rank_and_resume_is_exact(
 
 
 def test_a_loss_is_a_record_without_members(tmp_path: Path) -> None:
-    damage(shard_of(tmp_path, 0, 6, indexed=True), 2)
+    overwrite_blocks(shard_of(tmp_path, 0, 6, indexed=True), 2)
     records = list(skipping(tmp_path, epoch=3)[0].records())
     assert [record.ref.index for record in records] == list(range(6))
     (lost,) = [record for record in records if record.damage is not None]
@@ -144,31 +136,19 @@ def test_what_is_no_damage_stays_an_error(tmp_path: Path) -> None:
         Shards("a.tar", on_damage="skip")  # type: ignore[arg-type]
 
 
-class Breaking:
+class Breaking(io.BytesIO):
     """A stream that breaks off with an error, as a disk or a connection does."""
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self.stream = stream
-        self.left = 3
-
-    def read(self, size: int) -> bytes:
-        self.left -= 1
-        if not self.left:
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell() > BLOCK:
             raise OSError(5, "Input/output error")
-        return self.stream.read(size)
-
-    def __enter__(self) -> "Breaking":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stream.close()
+        return super().read(size)
 
 
 def test_a_read_that_fails_is_never_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shard_of(tmp_path, 0, 4, indexed=False)
+    path = shard_of(tmp_path, 0, 4, indexed=False)
     (reading,) = skipping(tmp_path)
-    open_stream = storage.open_stream
-    monkeypatch.setattr(storage, "open_stream", lambda *args: Breaking(open_stream(*args)))
+    monkeypatch.setattr(storage, "open_stream", lambda *args: Breaking(path.read_bytes()))
     with pytest.raises(ShardError, match=r"part-0\.tar, byte offset 575: cannot be read \(Input/output error\)"):
         list(reading.records())
 
@@ -180,7 +160,7 @@ def test_a_shard_is_asked_for_once(
 ) -> None:
     path = shard_of(tmp_path, 0, 9, indexed=indexed)
     if on_damage == "drop":
-        damage(path, 5, 6)
+        overwrite_blocks(path, 5, 6)
     reading = Shards(str(path), on_damage=on_damage).reading(World(), seed=0, epoch=0)  # type: ignore[arg-type]
     opened = watch_streams(monkeypatch)
     records = list(reading.records())

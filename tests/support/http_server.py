@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Self
 from urllib.parse import unquote
 
@@ -68,12 +67,8 @@ class FaultyServer:
         self.tagged = True
         self.seen: list[Seen] = []
         self.ending = threading.Event()
-        owner = self
-
-        class Handler(_Handler):
-            server_of_test = owner
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        handler = type("Handler", (_Handler,), {"server_of_test": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
 
@@ -91,9 +86,7 @@ class FaultyServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.ending.set()
         self._server.shutdown()
         self._thread.join()
@@ -129,32 +122,27 @@ class _Handler(BaseHTTPRequestHandler):
             return
         data = server.files.get(self.path.partition("?")[0], server.files.get(unquote(self.path)))
         if fault.status is not None or data is None:
-            self._refuse(fault.status or 404, fault.body)
+            self._reply(fault.status or 404, fault.body)
             return
         if fault.then_holds is not None:
             server.files[self.path.partition("?")[0]] = fault.then_holds
         e_tag = fault.e_tag or f'"{hashlib.sha256(data).hexdigest()[:16]}"'
         if self.headers.get("If-Match", e_tag) != e_tag:
-            self._refuse(412, b"")
+            self._reply(412)
             return
         self._send(fault, data, e_tag if server.tagged else None)
 
     def _take(self, fault: Fault) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if fault.status is not None:
-            self._refuse(fault.status, fault.body)
-            return
-        body = UPLOADS[self.command]
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("ETag", '"part"')
-        self.end_headers()
-        self.wfile.write(body)
+            self._reply(fault.status, fault.body)
+        else:
+            self._reply(200, UPLOADS[self.command], ETag='"part"')
 
-    def _refuse(self, status: int, body: bytes) -> None:
+    def _reply(self, status: int, body: bytes = b"", **headers: str) -> None:
         self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Retry-After", "1")
+        for name, text in {"Content-Length": str(len(body)), "Retry-After": "1", **headers}.items():
+            self.send_header(name, text)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
@@ -166,12 +154,11 @@ class _Handler(BaseHTTPRequestHandler):
             start, _, end = asked.partition("=")[2].partition("-")
             first, last = int(start), min(int(end) + 1, len(data)) if end else len(data)
             if first >= len(data):
-                self._refuse(416, b"")
+                self._reply(416)
                 return
             self.send_response(206)
-            self.send_header(
-                "Content-Range", f"bytes {first}-{last - 1 + fault.length_off}/{len(data) + fault.length_off}"
-            )
+            off = fault.length_off
+            self.send_header("Content-Range", f"bytes {first}-{last - 1 + off}/{len(data) + off}")
         else:
             self.send_response(200)
         if not fault.no_length:

@@ -41,6 +41,15 @@ def write_tar_file(
     return str(path)
 
 
+def overwrite_blocks(path: Path, *blocks: int) -> None:
+    """Damage a shard: fill 512-byte blocks, counted from its start and around its end, with junk."""
+    data = bytearray(path.read_bytes())
+    for block in blocks:
+        start = block * BLOCK % len(data)
+        data[start : start + BLOCK] = b"\xff" * BLOCK
+    path.write_bytes(data)
+
+
 def read_one(address: str, offset: int, number: int, options: Storage = DEFAULT) -> Item:
     """The one sample that starts at a byte offset."""
     (sample,) = read_starts(address, [SampleStart(offset, number)], options)

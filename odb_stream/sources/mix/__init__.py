@@ -83,7 +83,8 @@ class Mix:
             if source.samples == 0:
                 raise empty(name)
         _check_same_data(self.names, sources)
-        return OpenMix(self.names, sources, _whole(self.weights, self.mode), self.mode)
+        weights = tuple(map(int, self.weights)) if self.mode == "once" else whole_weights(self.weights)
+        return OpenMix(self.names, sources, weights, self.mode)
 
     def opener(self) -> Opener:
         """Calls the opener of the record's source."""
@@ -114,10 +115,6 @@ def _checked(name: object, entry: object, mode: Mode) -> tuple[SourceWithStages,
     elif not (math.isfinite(weight) and weight > 0):
         raise ConfigError(f"{field} is {weight}, but must be finite and above 0; remove the source to leave it out")
     return pipeline, weight
-
-
-def _whole(weights: Sequence[int | float], mode: Mode) -> tuple[int, ...]:
-    return tuple(map(int, weights)) if mode == "once" else whole_weights(weights)
 
 
 def _check_same_data(names: Sequence[str], sources: Sequence[OpenSource]) -> None:

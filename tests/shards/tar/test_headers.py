@@ -132,20 +132,21 @@ def test_a_compressed_tar_is_named_and_not_searched(tmp_path: Path, data: bytes,
     assert item.drop.reason == "unreadable_shard"
 
 
-class Counting(io.BytesIO):
-    """Counts what is read from it, in pieces that a slow connection would give."""
+class Watched(io.BytesIO):
+    """Notes how much is asked for and taken, and gives it in pieces, as a slow connection would."""
 
-    taken = 0
+    most_asked = taken = 0
 
     def read(self, size: int | None = -1) -> bytes:
         data = super().read(min(size or 0, 1000))
+        self.most_asked = max(self.most_asked, size or 0)
         self.taken += len(data)
         return data
 
 
 def test_one_sample_is_read_to_the_next_header_and_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tar_bytes([("a.json", b"x" * 5000), ("a.txt", b"y" * 3000), ("b.txt", b"z" * 50_000)])
-    stream = Counting(data)
+    stream = Watched(data)
     monkeypatch.setattr("odb_stream.storage.open_stream", lambda *args: stream)
     sample = read_one("a.tar", 0, 7)
     assert isinstance(sample, TarSample)
@@ -163,17 +164,11 @@ def test_one_sample_is_whole_only_where_something_follows_it(tmp_path: Path) -> 
 
 
 def test_a_size_beyond_the_file_asks_for_no_more_memory_than_the_file_fills() -> None:
-    asked = []
-
-    class Watched(io.BytesIO):
-        def read(self, size: int | None = -1) -> bytes:
-            asked.append(size or 0)
-            return super().read(size)
-
     info = tarfile.TarInfo("a.json")
     info.size = 1 << 50
-    cursor = ByteCursor("shard", Watched(info.tobuf(tarfile.GNU_FORMAT) + b"x" * 100), 0)
+    stream = Watched(info.tobuf(tarfile.GNU_FORMAT) + b"x" * 100)
+    cursor = ByteCursor("shard", stream, 0)
     for event in walk(cursor):
         if isinstance(event, Entry):
             assert len(cursor.read(event.size)) == 100
-    assert max(asked) <= MOST_AT_ONCE
+    assert stream.most_asked <= MOST_AT_ONCE
