@@ -1,11 +1,10 @@
 """The tables of an inspection, as text; the terminal and the HTML page show the same tables."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import rich.table
 
-from odb_stream.inspection.figures import PERCENTILES, Spread
+from odb_stream.inspection.figures import PERCENTILES, Histogram, Spread
 from odb_stream.inspection.memory import MemoryBudget
 from odb_stream.inspection.report import Inspection
 
@@ -43,7 +42,7 @@ def all_tables(found: Inspection) -> list[TextTable]:
     return [
         samples(found),
         lengths(found),
-        histogram(found),
+        TextTable("samples by tokens", ("tokens", "samples", ""), bars(found.histogram), left=(0, 2)),
         per_sample(found),
         *images(found),
         times(found),
@@ -85,12 +84,6 @@ def lengths(found: Inspection) -> TextTable:
         if len(subsets) > 1:
             rows += [row(subset.name, subset.tokens, subset.lengths) for subset in subsets]
     return TextTable("tokens a sample", ("", "samples", "of tokens", "mean", "CV", *SPREAD_HEADINGS), tuple(rows))
-
-
-def histogram(found: Inspection) -> TextTable:
-    """The lengths as bars of text."""
-    rows = bars(found.histogram.edges, found.histogram.counts)
-    return TextTable("samples by tokens", ("tokens", "samples", ""), rows, left=(0, 2))
 
 
 def per_sample(found: Inspection) -> TextTable:
@@ -251,10 +244,9 @@ def size(count: float) -> str:
     return f"{count:.3g} TiB"
 
 
-def bars(
-    edges: Sequence[int], counts: Sequence[int], *, rows: int = 16, width: int = 40
-) -> tuple[tuple[str, ...], ...]:
+def bars(shown: Histogram, *, rows: int = 16, width: int = 40) -> tuple[tuple[str, ...], ...]:
     """A histogram as rows of text; neighbouring bins are merged until at most ``rows`` are left."""
+    edges, counts = shown.edges, shown.counts
     step = -(-len(counts) // rows)
     starts = range(0, len(counts), step)
     sums = [sum(counts[start : start + step]) for start in starts]

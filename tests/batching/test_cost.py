@@ -10,11 +10,8 @@ from odb_stream.config import Budget
 from odb_stream.errors import ConfigError
 
 
-def test_padded_counts_rows_times_the_rounded_longest():
+def test_padded_counts_rows_times_the_rounded_longest_and_packed_the_rounded_sum():
     assert Footprint("padded", Budget(64), multiple=8).tokens([3, 9, 5]) == 3 * 16
-
-
-def test_packed_counts_the_rounded_sum():
     assert Footprint("packed", Budget(64), multiple=8).tokens([3, 9, 5]) == 24
 
 
@@ -23,9 +20,7 @@ def test_patches_and_samples_bound_a_group_too():
     assert footprint.feasible([Size(5, 2), Size(5, 2)])
     assert not footprint.feasible([Size(5, 2), Size(5, 3)])
     assert not footprint.feasible([Size(5), Size(5), Size(5)])
-
-
-def test_a_sample_is_oversize_by_rounding_alone():
+    # A sample may be oversize by rounding alone.
     assert not Footprint("padded", Budget(10)).oversize(Size(10))
     assert Footprint("padded", Budget(10), multiple=4).oversize(Size(9))
 

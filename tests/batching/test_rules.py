@@ -50,9 +50,7 @@ def test_a_step_holds_groups_of_like_cost(job: Job) -> None:
 def test_the_number_of_steps_of_a_round(exhausted: str, rebalance: bool, steps: int) -> None:
     """Fails with: any other of min, max and the mean in a case."""
     assert steps_of_round([4, 2, 3], [rank == "x" for rank in exhausted], rebalance=rebalance) == steps
-
-
-def test_the_last_round_leaves_no_group() -> None:
+    # The last round leaves no group; a drain leaves those that fill no step.
     assert steps_of_round([4, 2, 1], [True] * 3, rebalance=True) == 3
     assert steps_of_round([4, 2, 1], [False, True, True], rebalance=True) == 2
 

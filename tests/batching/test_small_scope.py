@@ -16,21 +16,17 @@ import pytest
 from small_scope import check, instances, random_instance, some
 
 
-def test_every_instance_with_one_rank() -> None:
+@pytest.mark.parametrize(
+    ("ranks", "one_in", "fewest", "most"),
+    [(1, 1, 3_128, 3_128), pytest.param(2, 16, 25_000, 27_500, marks=pytest.mark.slow)],
+    ids=["every one with one rank", "one in sixteen with two ranks"],
+)
+def test_instances(ranks: int, one_in: int, fewest: int, most: int) -> None:
     number = 0
-    for instance in instances(1):
+    for instance in some(instances(ranks), one_in):
         check(instance)
         number += 1
-    assert number == 3_128
-
-
-@pytest.mark.slow
-def test_one_in_sixteen_instances_with_two_ranks() -> None:
-    number = 0
-    for instance in some(instances(2), 16):
-        check(instance)
-        number += 1
-    assert 25_000 < number < 27_500
+    assert fewest <= number <= most
 
 
 @pytest.mark.slow

@@ -32,12 +32,9 @@ def test_totals_are_exact_and_the_size_is_fixed(ranks):
     assert together.max_delay == max(report.max_delay for report in ranks)
 
 
-def test_reasons_keep_their_names_where_they_fit():
+def test_reasons_keep_their_names_where_they_fit_and_the_rarest_are_lumped():
     rows = np.stack([encode_report(RankReport({"empty": 2, "too_long": 1})), encode_report(RankReport({"empty": 5}))])
     assert sum_reports(rows).dropped == {"empty": 7, "too_long": 1}
-
-
-def test_the_rarest_reasons_are_lumped_when_there_are_too_many():
     many = RankReport({f"reason_number_{i:03d}": i + 1 for i in range(100)})
     dropped = sum_reports(encode_report(many)[None]).dropped
     assert dropped["reason_number_099"] == 100

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from make_tars import write_texts
 from ranks_support import run_ranks, values
-from test_resume_loader import edited
-from test_resume_pipelines import SMALL, letters
+from test_resume_loader import OF_SHARDS, edited, letters
 
 import odb_stream as odb
 from odb_stream.checkpoint import merge
@@ -30,7 +29,7 @@ def pipeline(addresses: list[str], *, mixed: bool = False, shuffle: bool = True)
 
 def go_on(addresses: list[str], state: dict | None, steps: int | None, kind: dict[str, Any]) -> dict[str, Any]:
     """Go on from a merged state for some steps, or to the end and through the next epoch; what this rank emitted."""
-    settings = {**SMALL, **kind.get("settings", {})}
+    settings = {**OF_SHARDS, **kind.get("settings", {})}
     shape = {name: kind[name] for name in ("mixed", "shuffle") if name in kind}
     with odb.Loader(pipeline(addresses, **shape), **settings) as stream:
         if state is not None:
@@ -113,7 +112,7 @@ def states_of(addresses: list[str], steps: int, ranks: int = 2, **kind: Any) -> 
 
 def test_at_the_start_of_an_epoch_nothing_is_left_out(tmp_path: Path) -> None:
     addresses = write_texts(tmp_path, [30, 20], indexed=False)
-    with odb.Loader(pipeline(addresses), **SMALL) as stream:
+    with odb.Loader(pipeline(addresses), **OF_SHARDS) as stream:
         state = merge([stream.state_dict()])
         stream.load_state_dict(state)
         assert sum(odb.pop_step(batch).samples for batch in stream) == 50
@@ -136,10 +135,10 @@ def test_states_that_do_not_belong_together_are_refused_by_name(tmp_path: Path) 
     ):
         with pytest.raises(odb.StateError, match=message):
             merge(given)
-    with odb.Loader(pipeline(addresses), **{**SMALL, "seed": 4}) as stream:
+    with odb.Loader(pipeline(addresses), **{**OF_SHARDS, "seed": 4}) as stream:
         with pytest.raises(odb.StateError, match="seed was 3 and is 4"):
             stream.load_state_dict(merge([first, second]))
-    with odb.Loader(pipeline(addresses), **SMALL) as stream:
+    with odb.Loader(pipeline(addresses), **OF_SHARDS) as stream:
         with pytest.raises(odb.StateError, match=r"saved on 2 ranks, and there are 1 now.*checkpoint.merge"):
             stream.load_state_dict(first)
 
@@ -147,6 +146,6 @@ def test_states_that_do_not_belong_together_are_refused_by_name(tmp_path: Path) 
 def test_without_an_index_it_is_refused_before_the_first_batch(tmp_path: Path) -> None:
     addresses = write_texts(tmp_path, COUNTS, indexed=False)
     state = merge(states_of(addresses, 3))
-    with odb.Loader(pipeline(addresses), **SMALL) as stream:
+    with odb.Loader(pipeline(addresses), **OF_SHARDS) as stream:
         with pytest.raises(odb.StateError, match=r"on 2 ranks and there are 1 now.*odb-stream index"):
             stream.load_state_dict(state)

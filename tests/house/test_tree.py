@@ -21,7 +21,6 @@ WAY_OF_A_SAMPLE = ("storage", "shards", "sources", "stages", "prepare", "workers
 ELSEWHERE = {
     "adapters/test_trainer_ranks.py": "trains with every trainer that owns the loop; a parameter gives their names",
     "checkpoint/test_resume_loader.py": "checkpoints as the user of a Loader sees them",
-    "checkpoint/test_resume_pipelines.py": "as above",
 }
 
 TESTS = sorted(
