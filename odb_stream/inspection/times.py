@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from odb_stream.inspection.collect import Collected
 from odb_stream.prepare.clock import NOTHING, OPENER, WHOLE, Spent
-from odb_stream.prepare.records import Prepare, SourceStages, prepare_for, stage_name
+from odb_stream.prepare.records import Prepare, prepare_for, stage_name
 from odb_stream.sample import Drop, PreparedSample
 from odb_stream.sources.pipeline import Pipeline
 
@@ -53,10 +53,17 @@ def decode_time(prepare: Prepare, samples: Sequence[PreparedSample]) -> DecodeTi
 def stage_times(pipeline: Pipeline, collected: Collected, decoding: DecodeTime | None) -> tuple[StageTime, ...]:
     """The time of each stage in the order in which a sample passes them, one source after another."""
     rows = [("read", "", Spent(collected.records, collected.read_seconds))]
-    several = len(collected.names) > 1
     sources = prepare_for(pipeline, 0).sources
     for number, (name, source) in enumerate(zip(collected.names, sources, strict=True)):
-        rows += [(stage, name if several else "", spent) for stage, spent in _source_times(number, source, collected)]
+        shown = name if len(sources) > 1 else ""
+        names = [f"open ({stage_name(source.opener)})", *map(stage_name, source.stages)]
+        # A stage's place in its source follows that of the opener.
+        parts = [collected.spent.get((number, place), NOTHING) for place in range(OPENER, OPENER + len(names))]
+        rows += [(stage, shown, spent) for stage, spent in zip(names, parts, strict=True)]
+        whole = collected.spent.get((number, WHOLE), NOTHING)
+        # A difference of rounded sums may fall below 0, which a time never does.
+        checks = max(0.0, whole.seconds - sum(spent.seconds for spent in parts))
+        rows.append(("checks", shown, Spent(whole.calls, checks)))
     if decoding is not None:
         # Only a few images were decoded: a run decodes each image once, after planning, outside the stages.
         seconds = decoding.milliseconds_an_image * len(collected.files) / 1000
@@ -81,16 +88,3 @@ def _decodes(prepare: Prepare, sample: PreparedSample) -> bool:
         return False
     decoded.pixels()
     return True
-
-
-def _source_times(number: int, source: SourceStages, collected: Collected) -> list[tuple[str, Spent]]:
-    """Calls and time of the opener, the stages, and the final checks of one source."""
-    spent = collected.spent
-    rows = [(f"open ({stage_name(source.opener)})", spent.get((number, OPENER), NOTHING))]
-    rows += [
-        (stage_name(stage), spent.get((number, place), NOTHING)) for place, stage in enumerate(source.stages, start=1)
-    ]
-    inside = sum(one.seconds for _, one in rows)
-    whole = spent.get((number, WHOLE), NOTHING)
-    # A difference of rounded sums may fall below 0, which a time never does.
-    return [*rows, ("checks", Spent(whole.calls, max(0.0, whole.seconds - inside)))]

@@ -30,17 +30,13 @@ def test_a_file_is_imported_under_its_own_name(recipe):
     assert build_pipeline(str(path)).stages == pipeline.stages
 
 
-def test_a_relative_path_and_a_module_beside_the_recipe_work(recipe, monkeypatch, tmp_path):
+def test_a_relative_path_a_name_and_a_module_beside_the_recipe_work(recipe, monkeypatch, tmp_path):
     recipe("WORDS = ['beside']\n", name="beside_the_recipe")
     path = recipe(f"from beside_the_recipe import WORDS\n{EMPTY}stages = ()\ndef build():\n{BUILD}")
     monkeypatch.chdir(tmp_path)
     assert isinstance(build_pipeline(path.name), Pipeline)
-
-
-def test_a_module_of_the_current_folder_is_found_by_its_name(recipe, monkeypatch, tmp_path):
-    path = recipe(NUMBERS_RECIPE)
-    monkeypatch.chdir(tmp_path)
-    assert build_pipeline(path.stem).stages[0].__module__ == path.stem
+    numbers = recipe(NUMBERS_RECIPE)
+    assert build_pipeline(numbers.stem).stages[0].__module__ == numbers.stem
 
 
 def test_the_shards_reach_build(recipe):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from http_server import FaultyServer
-from inspection_data import Items, drop_all, drop_fifth, fail_at_seven, pipeline, some_lengths
+from inspection_data import drop_all, drop_fifth, fail_at_seven, pipeline, some_lengths
 
 import odb_stream as odb
 from odb_stream.inspection import inspect
@@ -36,6 +36,7 @@ def test_drops_are_counted_with_the_first_of_each_reason():
     assert (found.records, len(found.lengths), dict(found.reasons)) == (50, 40, {"fifth": 10})
     assert found.examples == {"fifth": "number 4"}
     assert found.epoch_samples == 80
+    assert found.held_bytes == [length * 4 * 2 for length in found.lengths], "rows of ids and labels, 4 bytes each"
 
 
 def test_the_sources_of_a_mix_are_shown_by_name():
@@ -133,8 +134,3 @@ def test_progress_is_reported():
     ]
     simulated = [what for what in calls if what[0].startswith("simulating")]
     assert [done for _, done, _ in simulated] == list(range(1, simulated[0][2] + 1))
-
-
-def test_bytes_in_the_window_are_those_of_the_rows():
-    found = gathered(odb.Pipeline(odb.FromDataset(Items((10,)))))
-    assert found.held_bytes == [10 * 4 * 2]
