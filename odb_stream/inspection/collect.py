@@ -12,7 +12,7 @@ from odb_stream.errors import ConfigError, OdbStreamError, StageError
 from odb_stream.prepare.chunk import PreparedChunk
 from odb_stream.prepare.clock import NOTHING, Clock, Spent, TimedPart
 from odb_stream.prepare.records import Prepare, prepare_for
-from odb_stream.sample import Drop, PreparedImage, PreparedSample, Record
+from odb_stream.sample import Drop, PreparedSample, Record
 from odb_stream.sources.pipeline import Pipeline
 from odb_stream.sources.source import Reading
 from odb_stream.stages.images.files import measure
@@ -33,7 +33,8 @@ class Collected:
 
     ``records`` counts the records read, ``reasons`` the drops by reason; ``examples`` holds the first detail of each
     reason. ``ended`` is True if the epoch was read to its end; ``epoch`` is its number of records, if known. ``files``
-    has one entry per image: bytes, width, height, patches, tokens. ``to_decode`` holds a few samples with images.
+    has one entry per image: bytes, width and height of the upright image in its file, patches and tokens that the model
+    gets. ``to_decode`` holds a few samples with images.
     """
 
     names: tuple[str, ...]
@@ -97,7 +98,9 @@ class Collected:
         self.sources.append(sample.ref.source)
         self.images.append(len(sample.images))
         self.held_bytes.append(held_bytes(sample))
-        self.files += [measured(image) for image in sample.images]
+        for image in sample.images:
+            width, height = measure(image.data, pixel_limit=2**62)  # the pipeline has applied its own limit already
+            self.files.append((image.data.nbytes, width, height, image.patches, image.features))
         if sample.images and sum(len(one.images) for one in self.to_decode) < MOST_DECODED:
             self.to_decode.append(sample)
 
@@ -153,9 +156,3 @@ def held_bytes(sample: PreparedSample) -> int:
     """Bytes that a sample takes in the window: its rows of integers, and its images as compressed files."""
     rows = (sample.input_ids, sample.labels, sample.token_types, sample.rope)
     return sum(row.nbytes for row in rows if row is not None) + sum(image.data.nbytes for image in sample.images)
-
-
-def measured(image: PreparedImage) -> tuple[int, int, int, int, int]:
-    """Bytes, width and height of the upright image in its file; patches and tokens that the model gets."""
-    width, height = measure(image.data, pixel_limit=2**62)  # the pipeline has applied its own limit already
-    return image.data.nbytes, width, height, image.patches, image.features

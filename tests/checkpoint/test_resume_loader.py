@@ -66,17 +66,8 @@ def test_a_quota_goes_on_over_the_ends_of_its_epochs(accum: int) -> None:
                 assert got == one, (number, cut)
 
 
-def test_the_state_of_a_finished_epoch_is_the_start_of_the_next() -> None:
+def test_a_loader_can_go_on_twice_from_a_dropped_iterator_and_from_a_finished_epoch() -> None:
     steps, states, _ = uncut(loader, 2)
-    state = json.loads(states[1][0])
-    assert (state["epoch"], state["step"]) == (1, 0)
-    with loader() as stream:
-        stream.load_state_dict(state)
-        assert epoch_of(stream) == steps[1]
-
-
-def test_a_loader_can_go_on_twice_and_from_an_iterator_that_was_dropped() -> None:
-    steps, states, _ = uncut(loader, 1)
     with loader() as stream:
         iterator = iter(stream)
         for _ in range(3):
@@ -91,6 +82,10 @@ def test_a_loader_can_go_on_twice_and_from_an_iterator_that_was_dropped() -> Non
         stream.load_state_dict(json.loads(states[0][1]))
         stream.load_state_dict(state)
         assert epoch_of(stream) == steps[0][3:]
+        finished = json.loads(states[1][0])
+        assert (finished["epoch"], finished["step"]) == (1, 0)
+        stream.load_state_dict(finished)
+        assert epoch_of(stream) == steps[1]
 
 
 def test_earlier_steps_of_the_epoch_have_their_states_for_trainers_that_pull_ahead() -> None:
