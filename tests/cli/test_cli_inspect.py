@@ -68,14 +68,11 @@ def test_the_tables_hold_what_was_found(cli, numbers, tmp_path):
     assert "longer than 16,384 tokens" in without
 
 
-def test_memory_sets_the_budget(cli, numbers):
-    got = found(cli("inspect", numbers, "--memory", "1MB", "--token-bytes", 1000, "--json"))
-    assert got["settings"]["budget"] == got["suggestion"]["budget"]["tokens"] == 768
-
-
-def test_shards_reach_the_recipe(cli, chat_recipe, shards):
-    got = found(cli("inspect", chat_recipe, "--shards", f"{shards}/shard-000000.tar", "--json"))
+def test_shards_reach_the_recipe_and_memory_sets_the_budget(cli, chat_recipe, shards):
+    memory = ("--memory", "1MB", "--token-bytes", 1000)
+    got = found(cli("inspect", chat_recipe, "--shards", f"{shards}/shard-000000.tar", *memory, "--json"))
     assert (got["samples"]["read"], got["samples"]["kept"]) == (25, 25)
+    assert got["settings"]["budget"] == got["suggestion"]["budget"]["tokens"] == 768
 
 
 def png_size(data: bytes) -> tuple[int, int]:

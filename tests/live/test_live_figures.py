@@ -36,9 +36,15 @@ def test_rates_are_computed_since_the_start_and_recently():
     assert [recent[name] for name in SPAN] == close([5, 5, 20, 900, 1000, 0.1, 0.9])
 
 
-def test_recent_is_the_last_interval_where_looks_are_rare():
+def test_looks_may_be_rare_or_see_the_same_time():
+    """Recent is then the last interval, and no elapsed time gives no division by zero."""
     clock, loader = Clock(), Script()
     live = LiveView(loader, clock=clock)
+    assert live.figures()["verdict"] == "no step was made yet"
+    loader.step(1, 10, 10)
+    figures = live.figures()
+    assert (figures["recent"]["samples_per_second"], figures["recent"]["wait_share"]["trainer"]) == (0.0, 0.0)
+    assert (figures["global"]["overall"]["imbalance"], figures["trainer_waits_for"]) == (1.0, None)
     for samples in (10, 30):
         clock.now += 60
         loader.step(samples, 500, 500)
@@ -46,16 +52,6 @@ def test_recent_is_the_last_interval_where_looks_are_rare():
     assert (figures["recent"]["seconds"], figures["recent"]["samples_per_second"]) == close((60, 0.5))
     clock.now += 0.001  # a look just after another: the recent span does not shrink to a moment
     assert live.figures()["recent"]["seconds"] == close(60.001)
-
-
-def test_no_elapsed_time_gives_no_division_by_zero():
-    loader = Script()
-    live = LiveView(loader, clock=Clock())
-    assert live.figures()["verdict"] == "no step was made yet"
-    loader.step(1, 10, 10)
-    figures = live.figures()
-    assert (figures["recent"]["samples_per_second"], figures["recent"]["wait_share"]["trainer"]) == (0.0, 0.0)
-    assert (figures["global"]["overall"]["imbalance"], figures["trainer_waits_for"]) == (1.0, None)
 
 
 def test_figures_of_all_ranks_and_the_imbalance_between_them():
